@@ -28,7 +28,7 @@ from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load.forecast import LoadForecast, items_per_request
 from rrl.belief.load.offered import offered_load
-from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
+from rrl.belief.model_error import ERROR_LIMIT, ReplayError
 from rrl.belief.remembered import USUAL_INTERVALS
 from rrl.belief.replay import Replay
 from rrl.belief.service_times import ServiceTimeModel
@@ -62,7 +62,6 @@ class Knowledge:
         cores: int | None = None,
         excluded: frozenset[int] = frozenset(),
         seed: Seed = 0,
-        error_sd: float = ERROR_SD,
         kinds: Sequence[Kind] | None = None,
         found: Configuration | None = None,
         concurrency: int | None = None,
@@ -75,8 +74,7 @@ class Knowledge:
 
         `kinds` is the learned prior; None: the one that comes with the package.
 
-        `error_sd`: of what the queueing model gets wrong (`ReplayError`). A knob that is not in the space has
-        the value in `found`, or 1 (no delay).
+        A knob that is not in the space has the value in `found`, or 1 (no delay).
         """
         if nodes is not None and concurrency is not None:
             raise ValueError(
@@ -87,7 +85,7 @@ class Knowledge:
         """`space`: the grid, with the knobs that are not tuned as they were found."""
         rng = np.random.default_rng(seed)
         service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
-        errors = ReplayError(space, error_sd)
+        errors = ReplayError(space)
 
         def believed(sharing: bool) -> Hypothesised:
             return Hypothesised(sharing, service_times.anew(by_mean_busy=sharing), errors.anew())

@@ -24,7 +24,8 @@ from rrl.belief import cholesky
 from rrl.belief.remembered import MAX_INTERVALS
 from rrl.space import ConfigurationSpace
 
-# Standard deviation of each effect, as ln of a latency, before anything is known.
+# Standard deviation of what a configuration has alone, and of what each value of a knob adds, as ln of a
+# latency, before anything is known. `SCALES` are about it.
 ERROR_SD = 0.06
 ERROR_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 # How large errors and noise are here, over what was expected: variances, with the ln of their prior.
@@ -32,7 +33,9 @@ SCALES = ((0.1, -0.5), (0.4, 0.0), (1.0, 0.0), (2.5, -1.0))
 NOISES = ((1.0, -0.5), (6.0, 0.0), (36.0, -0.5))
 
 
-class _Seen(NamedTuple):
+class SeenError(NamedTuple):
+    """r of an interval of this configuration, and the variance of its noise."""
+
     number: int
     error: float
     variance: float
@@ -49,7 +52,7 @@ class _Alike(NamedTuple):
     log_variance: float  # ln of the variances of all observations, over those of these
 
     @classmethod
-    def of(cls, seen: Iterable[_Seen]) -> _Alike:
+    def of(cls, seen: Iterable[SeenError]) -> _Alike:
         every, errors, variances = (np.array(column) for column in zip(*seen, strict=True))
         numbers, own = np.unique(every, return_inverse=True)
         precisions = np.bincount(own, 1.0 / variances)
@@ -66,17 +69,16 @@ class _Alike(NamedTuple):
 class ReplayError:
     """The posterior of ln(latency / replayed) of every configuration."""
 
-    def __init__(self, space: ConfigurationSpace, sd: float = ERROR_SD) -> None:
-        """`sd`: of what a configuration has alone, and of what each value of a knob adds."""
+    def __init__(self, space: ConfigurationSpace) -> None:
         together = np.eye(len(space))
         for column in space.values.T:
             if len(np.unique(column)) > 1:
                 together += column[:, None] == column[None]
-        self._covariance = sd**2 * together
+        self._covariance = ERROR_SD**2 * together
         self._forget()
 
     def _forget(self) -> None:
-        self._seen: deque[_Seen] = deque(maxlen=MAX_INTERVALS)
+        self._seen: deque[SeenError] = deque(maxlen=MAX_INTERVALS)
         self._mean = np.zeros(len(self._covariance))
         self._factor: np.ndarray | None = None
         self._numbers = np.empty(0, int)
@@ -91,7 +93,7 @@ class ReplayError:
     def learn_all(self, told: Iterable[tuple[int, float, float]]) -> None:
         """The same of several intervals."""
         for number, error, variance in told:
-            self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
+            self._seen.append(SeenError(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
         if not self._seen:
             return
         alike = _Alike.of(self._seen)
@@ -114,6 +116,11 @@ class ReplayError:
         other = copy(self)
         other._forget()
         return other
+
+    @property
+    def learned_last(self) -> SeenError | None:
+        """None before the first."""
+        return self._seen[-1] if self._seen else None
 
     @property
     def log_ratio(self) -> np.ndarray:

@@ -41,7 +41,6 @@ class Guided(Agent):
             task.cores,
             task.excluded,
             seed,
-            settings.error_sd,
             found=task.found,
             concurrency=task.concurrency,
             nodes=task.nodes,

@@ -28,7 +28,7 @@ class JointGuided(Guided):
         self.space, self.settings = task.space, settings
         self._objective = task.objective
         self.belief: JointBelief = JointBelief(  # type: ignore[assignment]
-            task.space, task.objective, task.cores, task.found, seed, settings.error_sd
+            task.space, task.objective, task.cores, task.found, seed
         )
         self._rule = _JointAcquisition(self.belief, task.settles, settings)
         self._search = JointSearch(self.belief, task.excluded)

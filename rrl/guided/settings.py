@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rrl.belief.model_error import ERROR_SD
-
 
 @dataclass(frozen=True)
 class GuidedSettings:
@@ -21,9 +19,6 @@ class GuidedSettings:
     rule_of_thumb_within: int = 4
     # The most promising configurations, which are replayed.
     contenders: int = 16
-    # What the queueing model gets wrong, as a standard deviation of ln of a latency. It is wrong of
-    # configurations that share a knob's value alike, and of each alone.
-    error_sd: float = ERROR_SD
     # What a change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
     # The same of a live server, where a change takes a while to settle.

@@ -72,6 +72,10 @@ BENCHMARKS = {
         "tuner.real_traffic.neighbour",
         "what rrl-tune leaves beside a noisy neighbour, against a sweep beside the same",
     ),
+    "model-error": Benchmark(
+        "tuner.real_traffic.model_error",
+        "predictions of recorded runs with what was learned of the queueing model's error and without",
+    ),
     "service-time-prior": Benchmark(
         "tuner.simulated.service_time_prior",
         "predictions of service times with the learned prior and without",

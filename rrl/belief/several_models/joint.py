@@ -22,7 +22,6 @@ import numpy as np
 
 from rrl.belief import telemetry
 from rrl.belief.belief import Belief, Predicted, Work, while_kept
-from rrl.belief.model_error import ERROR_SD
 from rrl.belief.several_models.joint_cost import JointCost
 from rrl.belief.several_models.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
 from rrl.belief.several_models.neighbours import Neighbours, shapes
@@ -59,7 +58,6 @@ class JointBelief:
         cores: int | None = None,
         found: Configuration | None = None,
         seed: Seed = 0,
-        error_sd: float = ERROR_SD,
     ) -> None:
         """As `Belief`; knobs in `found` are named with their models, too."""
         self.joint = JointSpace.of(space)
@@ -71,7 +69,6 @@ class JointBelief:
                 objective,
                 cores,
                 seed=seed + k,
-                error_sd=error_sd,
                 found=found_by_model.get(model),
             )
             for k, (model, member) in enumerate(self.joint.members.items())

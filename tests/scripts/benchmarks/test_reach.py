@@ -68,9 +68,9 @@ def test_rows_are_chosen_by_the_beginnings_of_their_names() -> None:
         rows_named(["amdahl"])
 
 
-def test_settings_reach_the_agents_and_those_of_the_models_errors() -> None:
-    found = guided_settings(["horizon=3.5", "error_sd=0.2"])
-    assert (found.horizon, found.error_sd) == (3.5, 0.2)
+def test_settings_reach_the_agents() -> None:
+    found = guided_settings(["horizon=3.5", "change_share=0.2"])
+    assert (found.horizon, found.change_share) == (3.5, 0.2)
     assert found.contenders == GUIDED.contenders
     assert guided_settings([]) == GUIDED
 
