@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,13 +40,15 @@ TAILS_MS = {EQUAL: 140.0, PARITY: 75.0, HEDGING: 110.0}
 class PlayedRuns:
     """Gives every mode a tail of its own, and counts what it is asked for."""
 
-    def __init__(self, tails_ms: dict[str, float] = TAILS_MS) -> None:
+    def __init__(self, tails_ms: dict[str, float] = TAILS_MS, late_ms: Sequence[float] = ()) -> None:
         self.tails_ms = tails_ms
+        self.late_ms = list(late_ms)  # of the first runs
         self.asked: list[tuple[ServerAndLoad, int, int]] = []
 
     def __call__(self, row: ServerAndLoad, requests: int, seed: int) -> Measured:
         self.asked.append((row, requests, seed))
-        return Measured(50.0, 60.0, self.tails_ms.get(row.mode, 100.0) + seed, 0, 0.0, 0.1)
+        late_ms = self.late_ms.pop(0) if self.late_ms else 0.1
+        return Measured(50.0, 60.0, self.tails_ms.get(row.mode, 100.0) + seed, 0, 0.0, late_ms)
 
 
 def table(**tails_ms: float) -> list[Series]:
@@ -145,6 +149,25 @@ def test_a_benchmark_that_was_stopped_goes_on(tmp_path: Path) -> None:
     measured_tables(Options(out=out, clusters=("gpu",)), third)
     assert not third.asked
     assert as_markdown("t", after["headline"]) == as_markdown("t", before["headline"])
+
+
+def test_a_run_that_something_else_disturbed_is_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "tail.jsonl"
+    run = PlayedRuns(late_ms=[40.0])
+    measured_tables(Options(out=out, clusters=("gpu",), runs=1), run)
+    assert [row.mode for row, _, _ in run.asked] == [EQUAL, EQUAL, PARITY, HEDGING]
+    kept = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(kept) == 3
+    kept[1]["measured"]["late_ms"] = 40.0  # as an earlier version kept it
+    out.write_text("".join(json.dumps(each) + "\n" for each in kept))
+    again = PlayedRuns()
+    measured_tables(Options(out=out, clusters=("gpu",), runs=1), again)
+    assert [row.mode for row, _, _ in again.asked] == [PARITY]
+
+
+def test_a_machine_that_is_never_quiet_is_told() -> None:
+    with pytest.raises(RuntimeError, match="let nothing else run on this machine"):
+        measured_tables(Options(clusters=("gpu",), runs=1), PlayedRuns(late_ms=[40.0] * 3))
 
 
 def test_fig_10_is_drawn_for_each_cluster(tmp_path: Path) -> None:
