@@ -11,9 +11,9 @@ those of the clients. The paper's are the front's, so ours have the way there an
 Every row is the median (least - greatest) of its runs; all rows of a table are run in turns. A run is written
 to `--out` when it is done. The same command goes on from there.
 
-    scripts/bench parity-tail [--tables headline rate k batch imbalance tenants backup mode delay calibration]
-                              [--clusters gpu cpu] [--loads 0.4 0.5] [--requests N] [--runs N]
-                              [--out FILE.jsonl] [--quick]
+    scripts/bench parity-tail [--tables headline rate k batch imbalance length tenants backup mode delay
+                                        calibration] [--clusters gpu cpu] [--loads 0.4 0.5]
+                              [--requests N] [--runs N] [--out FILE.jsonl] [--quick]
 """
 
 from __future__ import annotations

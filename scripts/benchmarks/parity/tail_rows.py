@@ -100,9 +100,10 @@ class ServerAndLoad:
         return {name: value for name, value in asdict(self).items() if name not in ("label", "name")}
 
 
-def shuffles(cluster: str, count: int = 4, delay_ms: object = None) -> tuple[Fault, ...]:
-    law = delay_ms or LAWS[cluster]
-    for_s = SHUFFLE_S[cluster]
+def shuffles(
+    cluster: str, count: int = 4, delay_ms: object = None, for_s: list[float] | None = None
+) -> tuple[Fault, ...]:
+    law, for_s = delay_ms or LAWS[cluster], for_s or SHUFFLE_S[cluster]
     return ({"kind": "slow", "always": count, "workers": 2, "for_s": for_s, "delay_ms": law},)
 
 
@@ -170,6 +171,15 @@ def batches() -> list[ServerAndLoad]:
 def imbalances() -> list[ServerAndLoad]:
     counts = (2, 3, 4, 5)
     return [row for n in counts for row in three_modes(f"{n} shuffles", faults=shuffles("gpu", n))]
+
+
+def shuffle_lengths() -> list[ServerAndLoad]:
+    """The smaller cluster with the shuffles' lengths of both."""
+    return [
+        row
+        for low, high in SHUFFLE_S.values()
+        for row in three_modes(f"{low:g} to {high:g} s", faults=shuffles("gpu", for_s=[low, high]))
+    ]
 
 
 def lightly_shared() -> list[ServerAndLoad]:
@@ -245,6 +255,7 @@ TABLES = {
     "k": (ks, "k at 60% load (Fig. 11)"),
     "batch": (batches, "Batches at 67% load (section 6.2.3)"),
     "imbalance": (imbalances, "Shuffles at 60% load (Fig. 12)"),
+    "length": (shuffle_lengths, "How long a shuffle lasts, at 60% load (not in the paper)"),
     "tenants": (lightly_shared, "Light tenants (Fig. 13)"),
     "backup": (backups, "Approximate backups (Fig. 14)"),
     "mode": (modes, "Modes at 60% load"),
