@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.knowledge import Knowledge
-from rrl.belief.replay import SCREENING_REQUESTS, Latencies, typical
+from rrl.belief.replay import SCREENING_REQUESTS, Latencies
 from rrl.measurement import Measurement
-from rrl.objective import LeastResources, Objective, PredictedIntervals, with_failures
+from rrl.objective import Objective, PredictedIntervals, with_failures
 from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
@@ -66,13 +66,7 @@ class Belief(Knowledge):
         return self.service_times.standard_deviations(entries, other)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency expected in ms, roughly, raised by the failures expected.
-
-        Where threads count and not latency, it is the cost.
-        """
-        if isinstance(self._objective, LeastResources):
-            windows = typical(self.windows)
-            return self._predicted(numbers, self._replayed(numbers, scale, windows), windows).cost
+        """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
         mean_ms = self._load.screened_ms(numbers, scale, self.windows)
         mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
