@@ -33,6 +33,10 @@ class Measured(NamedTuple):
     late_ms: float  # the client's own lag, p99
 
     @property
+    def is_disturbed(self) -> bool:
+        return self.late_ms > MOST_LATE_MS
+
+    @property
     def gap_ms(self) -> float:
         return self.p99_9_ms - self.p50_ms
 
@@ -45,7 +49,7 @@ class KeptRuns:
     """Runs by row, requests and seed, a line each in a JSON Lines file if there is one.
 
     What the file has is not run again. A line that was cut off by the end of a run is left out, and so is a
-    run that was disturbed (`MOST_LATE_MS`).
+    run that was disturbed.
     """
 
     def __init__(self, path: Path | None, run: Run) -> None:
@@ -64,7 +68,7 @@ class KeptRuns:
             key, measured = entry["key"], Measured(**entry["measured"])
         except (ValueError, TypeError, KeyError):
             return
-        if measured.late_ms <= MOST_LATE_MS:
+        if not measured.is_disturbed:
             self._known[key] = measured
 
     def measured(self, row: ServerAndLoad, requests: int, seed: int) -> Measured:
@@ -80,7 +84,7 @@ class KeptRuns:
         """RuntimeError where something else disturbs each attempt."""
         for _ in range(ATTEMPTS):
             measured = self._run(row, requests, seed)
-            if measured.late_ms <= MOST_LATE_MS:
+            if not measured.is_disturbed:
                 return measured
             logger.warning("%s: made again, requests were sent %.1f ms late", row.label, measured.late_ms)
         raise RuntimeError(

@@ -158,7 +158,7 @@ def test_a_run_that_something_else_disturbed_is_made_again(tmp_path: Path) -> No
     assert [row.mode for row, _, _ in run.asked] == [EQUAL, EQUAL, PARITY, HEDGING]
     kept = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(kept) == 3
-    kept[1]["measured"]["late_ms"] = 40.0  # as an earlier version kept it
+    kept[1]["measured"]["late_ms"] = 40.0
     out.write_text("".join(json.dumps(each) + "\n" for each in kept))
     again = PlayedRuns()
     measured_tables(Options(out=out, clusters=("gpu",), runs=1), again)
