@@ -21,13 +21,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.knowledge import Knowledge
-from rrl.belief.replay import SCREENING_REQUESTS, Latencies
+from rrl.belief.replay import SCREENING_REQUESTS, Latencies, typical
 from rrl.measurement import Measurement
-from rrl.objective import Objective, PredictedIntervals, with_failures
+from rrl.objective import LeastResources, Objective, PredictedIntervals, with_failures
 from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
+SILVERMAN = 1.06  # times n^-1/5 standard deviations of n numbers: how far each stands for others
 
 
 class Predicted(NamedTuple):
@@ -66,7 +67,13 @@ class Belief(Knowledge):
         return self.service_times.standard_deviations(entries, other)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
+        """(K,) mean latency expected in ms, roughly, raised by the failures expected.
+
+        Where threads count it is the cost, of a few windows.
+        """
+        if isinstance(self._objective, LeastResources):
+            windows = typical(self.windows)
+            return self._predicted(numbers, self._replayed(numbers, scale, windows), windows).cost
         mean_ms = self._load.screened_ms(numbers, scale, self.windows)
         mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
@@ -252,8 +259,20 @@ class Belief(Knowledge):
         fail = self.failures.of(numbers)[:, None]
         felt = self._load.with_error(latencies, ratio)
         return self._objective.costs(
-            PredictedIntervals(felt.mean_ms, felt.p95_ms, threads, fail, felt.answered_per_s)
+            PredictedIntervals(
+                felt.mean_ms, felt.p95_ms, threads, fail, felt.answered_per_s, self._log_p95_sd(latencies)
+            )
         )
+
+    def _log_p95_sd(self, latencies: Latencies) -> np.ndarray:
+        """(K, 1) of the p95 about that of each window, so that a limit can break in windows not drawn too.
+
+        By Silverman's rule for the density of what was drawn.
+        """
+        if self._objective.slo_p95_ms is None:
+            return np.zeros(())
+        logs = np.log(np.clip(latencies.p95_ms, 1e-9, LARGEST_COST))
+        return np.asarray(SILVERMAN * logs.shape[1] ** -0.2 * logs.std(axis=1, keepdims=True))
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""

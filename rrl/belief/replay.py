@@ -137,7 +137,7 @@ class Replay:
             queue = interference.predict(times_s, self.instances[numbers], rates_per_s)
             mean_ms = 1e3 * queue.mean_latency_s
         else:
-            found = self.replayed(numbers, scale, _typical(windows))
+            found = self.replayed(numbers, scale, typical(windows))
             mean_ms = np.where(found.completions > 0, found.mean_ms, 0.0) * found.completions
             mean_ms = mean_ms.sum(axis=1) / np.maximum(found.completions.sum(axis=1), 1e-9)
             mean_ms[found.completions.sum(axis=1) == 0] = np.inf
@@ -201,7 +201,7 @@ class Replay:
         return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
 
 
-def _typical(windows: Windows) -> Windows:
+def typical(windows: Windows) -> Windows:
     """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests."""
     firsts = np.arange(0, len(windows.edge_s) - 1, windows.together)
     ends = np.minimum(firsts + windows.together, len(windows.edge_s) - 1)

@@ -26,8 +26,7 @@ class MeanLatency:
         return float(with_failures(mean_ms + broken_ms, measurement.failure_share))
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
-        limit_ms = math.inf if self.slo_p95_ms is None else self.slo_p95_ms
-        broken_ms = np.where(of.p95_ms > limit_ms, limit_ms, 0.0)
+        broken_ms = 0.0 if self.slo_p95_ms is None else self.slo_p95_ms * of.over(self.slo_p95_ms)[0]
         return np.asarray(with_failures(of.mean_ms + broken_ms + 0.0 * of.threads, of.failure_share))
 
 
@@ -47,7 +46,7 @@ class StrictSLO:
         return float(with_failures(p95_ms + broken_ms, measurement.failure_share))
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
-        broken_ms = np.where(of.p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0)
+        broken_ms = self.slo_p95_ms * of.over(self.slo_p95_ms)[0]
         return np.asarray(with_failures(of.p95_ms + broken_ms + 0.0 * of.threads, of.failure_share))
 
 
@@ -75,8 +74,9 @@ class LeastResources:
         return float(with_failures(cost, measurement.failure_share))
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
-        is_broken = (of.p95_ms > self.slo_p95_ms) | (of.failure_share > MAX_LATE_SHARE)
-        costs = np.where(is_broken, self._broken(of.p95_ms), of.threads)
+        chance, log_times = of.over(self.slo_p95_ms)
+        chance = np.where(of.failure_share > MAX_LATE_SHARE, 1.0, chance)
+        costs = (1 - chance) * of.threads + self.violation_threads * (chance + log_times)
         return np.asarray(with_failures(costs, of.failure_share))
 
     def _broken(self, p95_ms: float | np.ndarray) -> np.ndarray:

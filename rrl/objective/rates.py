@@ -83,8 +83,10 @@ class Throughput(_ByRate):
     slo_p95_ms: float | None = None
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
-        limit_ms = math.inf if self.slo_p95_ms is None else self.slo_p95_ms
-        broken = np.where(of.p95_ms > limit_ms, 1.0 + of.p95_ms / limit_ms, 1.0)
+        broken = np.ones_like(of.p95_ms)
+        if self.slo_p95_ms is not None:
+            chance, _ = of.over(self.slo_p95_ms)
+            broken = 1.0 + chance * np.fmax(of.p95_ms / self.slo_p95_ms, 1.0)
         cost_ms = _per_answer_ms(of.answered_per_s) * broken + 0.0 * of.threads
         return np.asarray(with_failures(cost_ms, of.failure_share))
 

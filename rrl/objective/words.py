@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,6 +30,21 @@ class PredictedIntervals(NamedTuple):
     threads: np.ndarray
     failure_share: np.ndarray = np.zeros(())
     answered_per_s: np.ndarray = np.full((), np.nan)  # what objectives of rates go by
+    log_p95_sd: np.ndarray = np.zeros(())  # standard deviation of ln of the p95, of lognormal ones
+
+    def over(self, limit_ms: float) -> tuple[np.ndarray, np.ndarray]:
+        """How likely each breaks a limit of its p95, and the mean of ln of how many times (0 where not)."""
+        with np.errstate(divide="ignore"):
+            log_times = np.log(self.p95_ms / limit_ms)
+        if not self.log_p95_sd.any():
+            return np.where(log_times > 0, 1.0, 0.0), np.fmax(log_times, 0.0)
+        from scipy.special import ndtr  # `import rrl` shall not cost what this does
+
+        log_times = np.nan_to_num(log_times, nan=-100.0, posinf=np.inf, neginf=-100.0)
+        sd = np.maximum(self.log_p95_sd, 1e-6)
+        z = log_times / sd
+        chance = ndtr(z)
+        return chance, log_times * chance + sd * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
 
 
 class Objective(Protocol):

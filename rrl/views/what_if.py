@@ -169,15 +169,12 @@ class Learned:
         ]
 
     def _candidates(self, supposed: Belief) -> np.ndarray:
-        """Of a large grid those of the lowest latency by screening, and those of the fewest threads."""
+        """Of a large grid those of the lowest cost by screening."""
         numbers = self._allowed
         if len(numbers) <= COMPARED:
             return numbers
         screened = supposed.screened(numbers, np.ones(len(numbers)))
-        frugal = np.lexsort((screened, self._threads[numbers], ~supposed.bears(numbers)))
-        both = np.stack([np.argsort(screened, kind="stable"), frugal], axis=1).ravel()
-        _, first = np.unique(both, return_index=True)
-        return np.asarray(numbers[both[np.sort(first)][:COMPARED]])
+        return np.asarray(numbers[np.argsort(screened, kind="stable")[:COMPARED]])
 
     @property
     def _left(self) -> int:

@@ -139,6 +139,20 @@ def test_under_least_resources_few_threads_that_fail_requests_never_cost_less_th
     assert few > many
 
 
+@pytest.mark.parametrize("objective", [MeanLatency(100.0), StrictSLO(100.0), LeastResources(100.0)])
+def test_an_unsure_p95_costs_what_intervals_cost_on_average(objective: Objective) -> None:
+    log_sd, p95_ms = 0.3, np.array([50.0, 95.0, 120.0])
+    drawn_ms = p95_ms[:, None] * np.exp(log_sd * np.random.default_rng(0).standard_normal(200_000))
+    threads, mean_ms = np.full(3, 8), np.full(3, 40.0)
+    sure = PredictedIntervals(mean_ms[:, None], drawn_ms, threads[:, None])
+    unsure = PredictedIntervals(mean_ms, p95_ms, threads, log_p95_sd=np.full(3, log_sd))
+    costs, expected = objective.costs(unsure), objective.costs(sure).mean(axis=1)
+    if isinstance(objective, StrictSLO):  # Its other part is the p95 itself, not its mean.
+        expected = expected + p95_ms - drawn_ms.mean(axis=1)
+    np.testing.assert_allclose(costs, expected, rtol=0.01)
+    np.testing.assert_allclose(unsure.over(100.0)[0], (drawn_ms > 100.0).mean(axis=1), atol=0.005)
+
+
 @pytest.mark.parametrize("limit_ms", [0.0, -1.0, math.nan, math.inf])
 def test_a_limit_that_is_no_positive_number_is_refused(limit_ms: float) -> None:
     with pytest.raises(ValueError, match="must be a positive number of milliseconds"):
