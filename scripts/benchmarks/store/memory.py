@@ -15,11 +15,13 @@ with eight instances of a model with next to no weights is subtracted.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -77,11 +79,11 @@ def run() -> dict[str, Any]:
             ("torch.load", _unpickle, pickled),
         ):
             copies[label] = _copies(processes, load, source, store.pid, size_bytes, label)
-        for label, environment in (
-            ("rrl-serve, the store", {FOLDER_VARIABLE: str(store.endpoint.folder)}),
-            ("rrl-serve, private", {FOLDER_VARIABLE: OFF}),
-        ):
-            copies[label] = _copies_of_server(processes, mib, environment, store.pid, size_bytes, label)
+    with running_store("--host-bytes", 2 * mib * MIB) as store:  # another: that one still has the weights
+        folders = {"rrl-serve, the store": str(store.endpoint.folder), "rrl-serve, private": OFF}
+        for label, folder in folders.items():
+            os.environ[FOLDER_VARIABLE] = folder
+            copies[label] = _copies_of_server(processes, mib, store.pid, size_bytes, label)
     value = copies["the store"]
     return {
         "value": round(value, 3),
@@ -146,12 +148,21 @@ def _work(load: Callable[[Path], dict[str, torch.Tensor]], path: Path, pipe: Con
 
 
 def pss_bytes(pids: list[int]) -> int:
-    total = 0
+    """Memory files that are open count with all they hold.
+
+    Once the store has put their pages together, a page is in the PSS of those alone who have read it since.
+    """
+    total, shared, files = 0, 0, {}
     for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += 1024 * int(line.split()[1])
-    return total
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += 1024 * int(re.findall(r"^Pss: +(\d+)", rollup, re.M)[0])
+        shared += 1024 * int(re.findall(r"^Pss_Shmem: +(\d+)", rollup, re.M)[0])
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                if os.readlink(link).startswith("/memfd:"):
+                    file = link.stat()
+                    files[file.st_dev, file.st_ino] = 512 * file.st_blocks
+    return total - shared + max(shared, sum(files.values()))
 
 
 # --- a server's instances --------------------------------------------------------------------------
@@ -175,30 +186,22 @@ class Sums(torch.nn.Module):
         return torch.stack([part(x).sum(-1) for part in self.parts], -1)
 
 
-def _copies_of_server(
-    instances: int, mib: int, environment: Mapping[str, str], store_pid: int, size_bytes: int, label: str
-) -> float:
+def _copies_of_server(instances: int, mib: int, store_pid: int, size_bytes: int, label: str) -> float:
     """The memory of a server with all instances, less one whose model has next to no weights."""
-    before = _server_bytes(instances, 1, environment, store_pid)
-    return _told(label, _server_bytes(instances, mib, environment, store_pid) - before, size_bytes)
+    before = _server_bytes(instances, 1, store_pid)
+    return _told(label, _server_bytes(instances, mib, store_pid) - before, size_bytes)
 
 
-def _server_bytes(instances: int, mib: int, environment: Mapping[str, str], store_pid: int) -> int:
-    kept = os.environ.get(FOLDER_VARIABLE)
-    os.environ.update(environment)
-    try:
-        with started(
-            *("serving_adapter.server.command_line", "--model", "scripts.benchmarks.store.memory:served"),
-            *("--model-option", f"mib={mib}", "--port", 0, "--metrics-port", 0, "--instances", instances),
-            quiet=True,
-        ) as process:
-            assert process.stdout is not None
-            if not process.stdout.readline():
-                raise RuntimeError("rrl-serve did not start")
-            return _settled_pss_bytes([process.pid, store_pid])
-    finally:
-        if kept is not None:
-            os.environ[FOLDER_VARIABLE] = kept
+def _server_bytes(instances: int, mib: int, store_pid: int) -> int:
+    with started(
+        *("serving_adapter.server.command_line", "--model", "scripts.benchmarks.store.memory:served"),
+        *("--model-option", f"mib={mib}", "--port", 0, "--metrics-port", 0, "--instances", instances),
+        quiet=True,
+    ) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError("rrl-serve did not start")
+        return _settled_pss_bytes([process.pid, store_pid])
 
 
 def _settled_pss_bytes(roots: list[int]) -> int:
