@@ -29,7 +29,7 @@ from rrl.records import Header
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
-from rrl.tuning.decision_words import TAKEN_OVER
+from rrl.tuning.decision_words import TAKEN_OVER, UNDONE
 from rrl.tuning.ending import Kept
 from rrl.tuning.environment import Environment
 from rrl.tuning.keeping import BestInStateFile, Keeping
@@ -124,7 +124,7 @@ class CountedChanges(Listener):
         self._limits = limits
 
     def changed(self, change: Change) -> None:
-        if change.decision not in ("refused", TAKEN_OVER):  # Never made, or not by this run.
+        if change.decision not in (UNDONE, TAKEN_OVER):  # Never made, or not by this run.
             self._limits.changed(change.at.timestamp())
 
 

@@ -206,14 +206,9 @@ def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) 
         replay = Replay(task.space, model.table, rng, task.excluded, task.nodes)
         replay.variation = belief.replay.variation
         replay.refresh(times_s * speed_up)
-        windows = _faster(belief.windows, factor)
+        windows = belief.windows.faster(factor)
         worlds.append(_World(replay, windows, factor * forecast.rate_per_s, belief.sharing))
     return worlds
-
-
-def _faster(windows: Windows, factor: float) -> Windows:
-    """The same arrivals at so many times their rate."""
-    return windows._replace(arrival_s=windows.arrival_s / factor, edge_s=windows.edge_s / factor)
 
 
 def _speed_ups(belief: Belief, present: Configuration, rng: np.random.Generator) -> np.ndarray:

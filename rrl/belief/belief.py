@@ -23,12 +23,14 @@ import numpy as np
 from rrl.belief.knowledge import Knowledge
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, typical
 from rrl.measurement import Measurement
-from rrl.objective import LeastResources, Objective, PredictedIntervals, with_failures
+from rrl.objective import LeastResources, Objective, PredictedIntervals, log_sd_of, with_failures
 from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
-SILVERMAN = 1.06  # times n^-1/5 standard deviations of n numbers: how far each stands for others
+SCREENED_LOADS = 4  # so that bursts which a quarter of the requests meet are among them
+THREADS_OF_TIES = 1e-3  # threads that a p95 e times as long counts as, where configurations have as many
+QUANTILE_SD = 2.11  # sqrt(0.05 * 0.95) / phi(1.645)
 
 
 class Predicted(NamedTuple):
@@ -36,6 +38,7 @@ class Predicted(NamedTuple):
 
     cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests per s
     p95_ms: np.ndarray  # (K,) likewise
+    felt: np.ndarray | float = 1.0  # (K,) d ln cost / d ln latency
 
 
 class Work(NamedTuple):
@@ -66,14 +69,21 @@ class Belief(Knowledge):
         other = None if beside is None else int(self._typical(np.array([beside]))[0])
         return self.service_times.standard_deviations(entries, other)
 
+    def least_costs(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) what each costs whatever comes: its threads, where threads count."""
+        if isinstance(self._objective, LeastResources):
+            return np.asarray(self.space.threads[numbers], dtype=float)
+        return np.zeros(len(numbers))
+
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) mean latency expected in ms, roughly, raised by the failures expected.
 
-        Where threads count it is the cost, of a few windows.
+        Where threads count it is the cost under a few loads, and of as many threads the faster come first.
         """
         if isinstance(self._objective, LeastResources):
-            windows = typical(self.windows)
-            return self._predicted(numbers, self._replayed(numbers, scale, windows), windows).cost
+            windows = typical(self.windows, SCREENED_LOADS)
+            found = self._predicted(numbers, self._replayed(numbers, scale, windows), windows)
+            return found.cost + THREADS_OF_TIES * np.log(np.maximum(found.p95_ms, 1e-9))
         mean_ms = self._load.screened_ms(numbers, scale, self.windows)
         mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
@@ -86,7 +96,9 @@ class Belief(Knowledge):
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
-        return self._predicted(numbers, self._replayed(numbers, scale, self.windows), self.windows)
+        found = self._replayed(numbers, scale, self.windows)
+        felt = self._felt(numbers, found, self.windows)
+        return self._predicted(numbers, found, self.windows)._replace(felt=felt)
 
     def supposing(self, objective: Objective, times: float = 1.0) -> Belief:
         """What is believed now, asked for another objective or a load so many times as high.
@@ -223,17 +235,24 @@ class Belief(Knowledge):
         spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
         by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
-        if self._load.waits_for_answers:
-            error_sd = error_sd * self._felt(numbers, found[1])
+        error_sd = error_sd * self._felt(numbers, found[1], windows, in_turn)
         if beside is not None:
             by_window = by_window - by_window[np.flatnonzero(numbers == beside)[:1]]
         chance = by_window.std(axis=1) / math.sqrt(mean_of) if answered.any() else 0.0
         return logs[1], np.sqrt(spread**2 + error_sd**2 + chance**2)
 
-    def _felt(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
-        """(K,) d ln cost / d ln latency: below 1 where the clients of a closed loop take their time too."""
+    def _felt(
+        self, numbers: np.ndarray, latencies: Latencies, windows: Windows, in_turn: bool = False
+    ) -> np.ndarray | float:
+        """(K,) d ln cost / d ln latency.
+
+        It is below 1 where the clients of a closed loop take their time too. Where threads count it is 0, and
+        more than 1 near the limit.
+        """
+        if not (self._load.waits_for_answers or isinstance(self._objective, LeastResources)):
+            return 1.0
         less, more = (
-            np.log(np.clip(self._costs(numbers, latencies, each), 1e-9, LARGEST_COST)).mean(axis=1)
+            np.log(np.maximum(self._predicted(numbers, latencies, windows, in_turn, each).cost, 1e-9))
             for each in (-FELT_BY, FELT_BY)
         )
         return np.asarray((more - less) / (2 * FELT_BY))
@@ -242,13 +261,21 @@ class Belief(Knowledge):
         return self._load.replayed(numbers, scale, windows, self.sharing, self._ratio(numbers))
 
     def _predicted(
-        self, numbers: np.ndarray, latencies: Latencies, windows: Windows, in_turn: bool = False
+        self,
+        numbers: np.ndarray,
+        latencies: Latencies,
+        windows: Windows,
+        in_turn: bool = False,
+        log_error: float = 0.0,
     ) -> Predicted:
-        """Windows are as likely each, or come in turn. Most requests come in those of a high load."""
+        """Windows are as likely each, or come in turn. Most requests come in those of a high load.
+
+        `log_error`: the error of the queueing model is so much larger than believed.
+        """
         lengths_s = 1.0 if in_turn else np.diff(windows.edge_s)
         weights = np.maximum(latencies.completions / lengths_s, 1e-9)
         weights = weights / weights.sum(axis=1, keepdims=True)
-        costs = np.minimum(self._costs(numbers, latencies), LARGEST_COST)
+        costs = np.minimum(self._costs(numbers, latencies, log_error), LARGEST_COST)
         p95_ms = self._ratio(numbers) * np.minimum(latencies.p95_ms, LARGEST_COST)
         return Predicted((weights * costs).sum(axis=1), (weights * p95_ms).sum(axis=1))
 
@@ -265,14 +292,14 @@ class Belief(Knowledge):
         )
 
     def _log_p95_sd(self, latencies: Latencies) -> np.ndarray:
-        """(K, 1) of the p95 about that of each window, so that a limit can break in windows not drawn too.
+        """(K, windows) of ln of the p95 of as many requests that come as likely as those of each window.
 
-        By Silverman's rule for the density of what was drawn.
+        It is the asymptotic one of a sample's quantile, of lognormal latencies.
         """
         if self._objective.slo_p95_ms is None:
             return np.zeros(())
-        logs = np.log(np.clip(latencies.p95_ms, 1e-9, LARGEST_COST))
-        return np.asarray(SILVERMAN * logs.shape[1] ** -0.2 * logs.std(axis=1, keepdims=True))
+        log_sd = log_sd_of(latencies.mean_ms, latencies.p95_ms)
+        return np.asarray(QUANTILE_SD * log_sd / np.sqrt(np.maximum(latencies.completions, 1.0)))
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""

@@ -12,7 +12,7 @@ from rrl.views.summary import reference_table_of
 
 
 def given_table(options: TuneOptions) -> ReferenceTable | None:
-    """The table that a watch is given. ValueError where it is none, or of another objective."""
+    """The table that a watch is given. ValueError where it is none, or of another objective or limit."""
     if options.reference_table is None or not options.watches:
         return None
     given = options.reference_table
@@ -21,6 +21,14 @@ def given_table(options: TuneOptions) -> ReferenceTable | None:
         raise ValueError(
             f"--reference-table {given} is of the objective {table.objective}, "
             f"not {options.objective}: give one of the same"
+        )
+    if table.slo_p95_ms != options.slo_p95_ms:
+        own, wanted = (
+            f"a p95 limit of {limit_ms:g} ms" if limit_ms else "no p95 limit"
+            for limit_ms in (table.slo_p95_ms, options.slo_p95_ms)
+        )
+        raise ValueError(
+            f"--reference-table {given} is for {own}, and this run for {wanted}: give one for the same"
         )
     return table
 

@@ -71,6 +71,7 @@ class Acquisition:
         own = np.flatnonzero(numbers == in_force)[0]
         sd[own] = error_sd[own] = 0.0
         found = [belief.ahead(numbers, np.exp(node * sd)) for node in NODES]
+        error_sd *= found[1].felt
         costs = np.stack([each.cost for each in found])  # (nodes, K)
         present = float(costs[1, own])
         gained, better = improvement(costs, error_sd, present)
@@ -90,6 +91,12 @@ class Acquisition:
         What is near to the one in force is known best, so it is among those that are asked for.
         """
         belief, count = self._belief, self._settings.contenders
+        least = belief.least_costs(numbers)
+        if least.any():
+            present = float(belief.ahead(np.array([in_force]), np.ones(1)).cost[0])
+            numbers = numbers[least <= present]
+            if not len(numbers):
+                return np.array([in_force])
         screened = belief.screened(numbers, np.ones(len(numbers)))
         lowest = np.argsort(screened, kind="stable")[:SCREENED]
         near = np.flatnonzero(np.isin(numbers, belief.space.region(in_force, NEAR_DISTANCE)))

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable
 
 from rrl.objective.latency import LeastResources, MeanLatency, StrictSLO
-from rrl.objective.rates import PER_ANSWER, Capacity, Goodput, Throughput
+from rrl.objective.rates import PER_ANSWER, Capacity, Goodput, Throughput, log_sd_of
 from rrl.objective.words import (
     FAILURE_WEIGHT,
     MAX_LATE_SHARE,
@@ -52,6 +52,7 @@ __all__ = [
     "check_simulated",
     "in_unit",
     "latency_ms",
+    "log_sd_of",
     "make_objective",
     "slo_violated",
     "unit_of",

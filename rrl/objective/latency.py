@@ -70,7 +70,9 @@ class LeastResources:
             return math.nan
         threads = threads_of(configuration)
         is_broken = slo_violated(measurement, self.slo_p95_ms) or measurement.failure_share > MAX_LATE_SHARE
-        cost = float(self._broken(p95_ms)) if is_broken else float(threads)
+        cost = float(threads)
+        if is_broken:  # An aborted interval breaks the limit whatever its p95 was.
+            cost = self.violation_threads * (1.0 + math.log(max(p95_ms / self.slo_p95_ms, 1.0)))
         return float(with_failures(cost, measurement.failure_share))
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
@@ -78,7 +80,3 @@ class LeastResources:
         chance = np.where(of.failure_share > MAX_LATE_SHARE, 1.0, chance)
         costs = (1 - chance) * of.threads + self.violation_threads * (chance + log_times)
         return np.asarray(with_failures(costs, of.failure_share))
-
-    def _broken(self, p95_ms: float | np.ndarray) -> np.ndarray:
-        """An aborted interval breaks the limit whatever its p95 was."""
-        return np.asarray(self.violation_threads * (1.0 + np.log(np.maximum(p95_ms / self.slo_p95_ms, 1.0))))

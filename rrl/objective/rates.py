@@ -119,11 +119,19 @@ def share_within(limit_ms: float, mean_ms: np.ndarray, p95_ms: np.ndarray) -> np
     """F(L): the share of lognormal latencies of this mean and p95 that are within the limit."""
     from scipy.special import ndtr  # `import rrl` shall not cost what this does
 
+    log_sd = log_sd_of(mean_ms, p95_ms)
+    known = log_sd > 0
+    beyond = np.log(limit_ms / np.where(known, p95_ms, 1.0)) / np.where(known, log_sd, 1.0)
+    return np.where(known, ndtr(Z95 + beyond), 0.0)
+
+
+def log_sd_of(mean_ms: np.ndarray, p95_ms: np.ndarray) -> np.ndarray:
+    """s: of lognormal latencies of this mean and p95; 0 where there are none, or infinite ones."""
     mean_ms, p95_ms = np.asarray(mean_ms, dtype=float), np.asarray(p95_ms, dtype=float)
     known = np.isfinite(mean_ms) & np.isfinite(p95_ms) & (mean_ms > 0) & (p95_ms > 0)
     m, q = np.where(known, mean_ms, 1.0), np.where(known, p95_ms, 1.0)
     log_sd = np.maximum(Z95 - np.sqrt(np.maximum(Z95**2 - 2 * np.log(q / m), 0.0)), MIN_LOG_SD)
-    return np.where(known, ndtr(Z95 + np.log(limit_ms / q) / log_sd), 0.0)
+    return np.where(known, log_sd, 0.0)
 
 
 def _per_answer_ms(rate_per_s: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@
 | `idle` | schedule | no requests: ... | no requests arrive: ... |
 | `again` | again | | another configuration was in force meanwhile |
 | `adopt` | others | | another client set it: ... |
+| `undone` | target | | the target did not make the change before |
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ PUT_BACK = "again"
 
 TAKEN_OVER = "adopt"
 """The decision of a change that somebody else made."""
+
+UNDONE = "undone"
+"""The decision of a change that takes back one that was told, and that the target did not make."""
 
 
 class DecisionWords(NamedTuple):
@@ -47,6 +51,7 @@ _WORDS: dict[str, DecisionWords] = {
     "idle": DecisionWords("schedule", "no requests: {}", "no requests arrive: {}"),
     PUT_BACK: DecisionWords(PUT_BACK, "", "{}"),
     TAKEN_OVER: DecisionWords("others", "", "{}"),
+    UNDONE: DecisionWords("target", "", "{}"),
 }
 _SCHEDULED = DecisionWords("schedule", "", "measures the start")
 _SCHEDULED_VALIDATION = DecisionWords("schedule", "", "validation: measures the best and the start in turns")

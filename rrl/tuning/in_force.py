@@ -8,7 +8,7 @@ from contextlib import suppress
 from rrl.interval import Interval
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
-from rrl.tuning.decision_words import PUT_BACK, TAKEN_OVER
+from rrl.tuning.decision_words import PUT_BACK, TAKEN_OVER, UNDONE
 from rrl.tuning.telling import Telling
 
 
@@ -51,13 +51,13 @@ class InForce:
             self.number = before
             if changes:
                 kept = self._configuration(before)
-                self._telling.changed(self._configuration(number), kept, "refused", f"not made: {gap}")
+                self._telling.changed(self._configuration(number), kept, UNDONE, f"not made: {gap}")
             return
         if interval.refused:
             self.number = before
             if changes:
                 kept = self._configuration(before)
-                self._telling.changed(self._configuration(number), kept, "refused", gap)
+                self._telling.changed(self._configuration(number), kept, UNDONE, gap)
         if interval.changed and not changes:
             away = gap_before if measurement.gap_by_others else gap or gap_before
             why = f"{away}, and it came back with another one" if away else "another client had changed it"

@@ -25,11 +25,9 @@ class TuningSettings:
     on_foreign_change: OnForeignChange = "adopt"  # what is done where somebody else changes the target
 
     def __post_init__(self) -> None:
-        if self.intervals < 1 or self.baseline < 1 or self.validation < 0:
-            raise ValueError(
-                f"at least one tuning and one baseline interval are needed, "
-                f"got {self.intervals} and {self.baseline}"
-            )
+        for name, least in (("intervals", 1), ("baseline", 1), ("validation", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 def baseline_for(validation: int) -> int:

@@ -41,11 +41,9 @@ from prometheus_client.registry import Collector
 
 from rrl.measurement import has_traffic
 from rrl.records import Header, Record
-from rrl.tuning.decision_words import TAKEN_OVER, who_decided
+from rrl.tuning.decision_words import TAKEN_OVER, UNDONE, who_decided
 from rrl.tuning.listener import Change, Listener
 from rrl.views.exploration_cost import excess_request_s
-
-NEVER_MADE = "refused"  # the decision of a change that was told, and then was none
 
 
 class RunMetrics(Listener, Collector):
@@ -168,7 +166,7 @@ class RunMetrics(Listener, Collector):
                 yield _gauge(name, text, value)
 
     def _totals(self) -> Iterator[Metric]:
-        yield _counter("changes", "Changes of what is in force", "decision", self._changes, NEVER_MADE)
+        yield _counter("changes", "Changes of what is in force", "decision", self._changes, UNDONE)
         yield _counter("intervals", "Intervals that are over", "kind", self._intervals)
         yield _counter("decisions", "Configurations chosen for an interval", "who", self._decisions)
         for name, text, value in (

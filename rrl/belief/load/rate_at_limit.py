@@ -32,7 +32,7 @@ def rate_at_limit(
     limit_ms: float,
 ) -> np.ndarray:
     """(K, windows). `p95_ms` tells the (K, windows) p95 under such arrivals; `borne_per_s` is (K, 1)."""
-    p95s_ms = np.stack([p95_ms(_faster(windows, factor)) for factor in FACTORS.tolist()])
+    p95s_ms = np.stack([p95_ms(windows.faster(factor)) for factor in FACTORS.tolist()])
     logs = np.log(np.clip(np.maximum.accumulate(p95s_ms, axis=0), 1e-9, 1e12))  # (F, K, windows)
     limit, log_factors = np.log(limit_ms), np.log(FACTORS)
     over = logs > limit
@@ -45,7 +45,3 @@ def rate_at_limit(
     above = log_factors[-1] + HEADROOM * (limit - logs[-1])
     log_factor = np.where(first == 0, below, np.where(first == len(FACTORS), above, between))
     return np.asarray(np.minimum(offered_per_s * np.exp(log_factor), borne_per_s))
-
-
-def _faster(windows: Windows, factor: float) -> Windows:
-    return windows._replace(arrival_s=windows.arrival_s / factor, edge_s=windows.edge_s / factor)

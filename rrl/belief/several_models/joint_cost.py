@@ -10,7 +10,7 @@
 | mean latency | Σ w_m J_m: of the mean request, whichever model it is for |
 | strict SLO | max J_m: each model keeps the limit |
 | these two, of a whole | what follows for the model that the others are parts of (`whole`) |
-| fewest threads | Σ J_m where every model keeps the limit, else max J_m |
+| fewest threads | Σ J_m, as far as that is below what a broken limit costs, and at least max J_m |
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ class JointCost:
         if isinstance(self.objective, MeanLatency):
             return self.whole.mean(costs @ weights)
         if isinstance(self.objective, LeastResources):
-            worst = costs.max(axis=-1)
-            keeps = worst < self.objective.violation_threads
-            return np.where(keeps, costs.sum(axis=-1), worst)
+            together = np.minimum(costs.sum(axis=-1), self.objective.violation_threads)
+            return np.asarray(np.maximum(costs.max(axis=-1), together))
         return self.tail(costs, weights)
 
     def tail(self, p95_ms: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -52,9 +51,11 @@ class JointCost:
         """(K,), (K,) mean and sd of ln of the joint cost, by those of ln J_m, (K, M) each."""
         costs = np.exp(np.minimum(means, MAX_LOG_COST))
         joint = self.combined(costs, weights)
-        worst = costs == costs.max(axis=1, keepdims=True)
-        is_sum = isinstance(self.objective, MeanLatency) or self.whole.exists
-        told = costs * (weights if is_sum else worst)
+        told = costs * (costs == costs.max(axis=1, keepdims=True))
+        if isinstance(self.objective, MeanLatency) or self.whole.exists:
+            told = costs * weights
+        elif isinstance(self.objective, LeastResources):
+            told = np.where((joint > costs.max(axis=1))[:, None], costs, told)
         sd = np.sqrt(((told / told.sum(axis=1, keepdims=True) * sds) ** 2).sum(axis=1))
         if isinstance(self.objective, MeanLatency):
             sd = sd * self.whole.visits * (costs @ weights) / np.maximum(joint, MIN_COST)

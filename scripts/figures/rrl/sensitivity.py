@@ -105,8 +105,7 @@ def run(out: Path, seeds: int, setting: LongRunsSetting | None = None) -> Figure
     return FigureResult(
         title="RRL: sensitivity to what the paper leaves open",
         setting="Simulated machines of the family, one for each run, WiKi, requests alike, "
-        f"{setting.decisions} decisions. Mean latency of Algorithm 1 with load levels against CAPES. A third "
-        "of the other figures' runs:",
+        f"{setting.decisions} decisions. Mean latency of Algorithm 1 with load levels against CAPES.",
         seeds=count,
         claims=tuple(_claim(case, effect, setting.decisions) for case, effect in effects.items()),
         pictures=(f"{NAME}.png",),

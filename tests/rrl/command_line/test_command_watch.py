@@ -14,6 +14,7 @@ import pytest
 
 from rrl.journal import read
 from rrl.records import NO_END
+from rrl.views.reference_table import ReferenceTable
 from scripts.ray_cluster import free_ports
 from tests.support.runs.running_command import QUICK, exit_code, in_force, lines
 from tests.support.servers.running_server import start
@@ -113,3 +114,13 @@ def test_what_a_watch_cannot_do_is_said(
 ) -> None:
     assert exit_code("watch", "--target", served, *arguments, *QUICK) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_watch_takes_no_table_of_another_limit(
+    served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.yaml"
+    ReferenceTable("latency", "ms", "sleep", {}, slo_p95_ms=200.0).write(table)
+    limit = ("--slo-p95-ms", 50, "--reference-table", table)
+    assert exit_code("watch", "--target", served, *limit, *QUICK) == 2
+    assert "is for a p95 limit of 200 ms, and this run for a p95 limit of 50 ms" in capsys.readouterr().err

@@ -130,6 +130,21 @@ def test_on_a_large_grid_it_finds_few_threads_that_keep_a_limit(seed: int) -> No
     assert all(each.cost <= space.threads.max() for each in lived[20:])
 
 
+@pytest.mark.parametrize("seed", [22, 23])
+def test_the_fewest_threads_that_it_finds_keep_the_limit_in_bursts(seed: int) -> None:
+    (scenario,) = scenarios(f"family:{seed}", "batches")
+    space = ConfigurationSpace.parse("instances=1:8,max_batch_size=1,2,4,8,max_queue_delay_us=0,1000,5000")
+    rates_per_s = np.array([20.0, 20.0, 20.0, 60.0] * 11)
+    p95_ms = ExpectedCosts(scenario, space, MeanLatency()).p95_ms(rates_per_s.max())
+    limit_ms = 2 * float(np.nanmin(p95_ms))
+    objective = LeastResources(limit_ms)
+    env = scenario.environment(space, objective, PerIntervalPoisson(rates_per_s))
+    lived = list(live(Guided(Task(space, objective)), env, 40, seed=seed))
+    left = space.number_of_action(lived[-1].action)
+    assert space.threads[left] <= space.threads[p95_ms <= limit_ms].min() + 1
+    assert all(each.cost <= space.threads.max() for each in lived[-16:])
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
 def test_on_a_cluster_it_learns_how_many_nodes_a_unit_needs(share: float) -> None:
     """By the cluster rule: without it, it stays with units of four nodes, which cannot bear the load."""

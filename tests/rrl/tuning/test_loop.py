@@ -159,7 +159,7 @@ def test_gaps_and_silence_are_journalled_but_neither_learned_from_nor_counted(tm
 
 @pytest.mark.parametrize("intervals", [0, -3])
 def test_settings_that_make_no_run_are_refused(intervals: int) -> None:
-    with pytest.raises(ValueError, match="at least one tuning"):
+    with pytest.raises(ValueError, match="intervals must be at least 1"):
         TuningSettings(intervals=intervals)
 
 
@@ -355,7 +355,7 @@ def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) ->
         assert change.decision == "again" or change.before == before
         before = change.after
     refused = [
-        change for change in changes.seen if change.decision == "refused" and change.reason == "no memory"
+        change for change in changes.seen if change.decision == "undone" and change.reason == "no memory"
     ]
     assert refused
     assert all(change.before == SPACE.configuration(0) for change in refused)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rrl.journal import read
 from rrl.records import Header, Record
 from rrl.tuning.decision_words import who_decided
+from rrl.tuning.listener import Change
 from rrl.tuning.settings import TuningSettings
 from rrl.views.run_metrics import RunMetrics
 from tests.support.runs.simulated_runs import measured, tuned
@@ -70,6 +72,22 @@ def test_the_page_of_a_run_is_what_its_journal_holds(tmp_path: Path) -> None:
     assert told["target_up", ()] == 1
     assert told["silence_seconds", ()] == 0
     assert ("latency_limit_seconds", ()) not in told
+
+
+def test_the_guards_changes_count_and_those_never_made_do_not() -> None:
+    env = simulated()
+    metrics = RunMetrics(header(env), SPACE.configuration(env.start))
+    found, other = SPACE.configuration(0), SPACE.configuration(1)
+    told = (
+        (found, other, "agent"),
+        (other, found, "refused"),
+        (found, other, "agent"),
+        (other, found, "undone"),
+    )
+    for before, after, decision in told:
+        metrics.changed(Change(datetime.now(UTC), before, after, decision, "why"))
+    counted = {labels: value for (name, labels), value in page(metrics).items() if name == "changes_total"}
+    assert counted == {("agent",): 2, ("refused",): 1}
 
 
 @pytest.fixture(scope="module")

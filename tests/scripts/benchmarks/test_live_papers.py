@@ -61,7 +61,7 @@ def test_ours_holds_where_it_is_surely_lower(record: Record) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"agents": ("rrl", "capes")}, "must name rrl-paper"), ({"block": 301}, "from 1 to --intervals")],
+    [({"agents": ("guided", "capes")}, "must name rrl-paper"), ({"block": 301}, "from 1 to --intervals")],
 )
 def test_options_that_compare_nothing_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -1,6 +1,6 @@
-"""`live-papers`: RRL, CAPES and DeepRM on the live server for hundreds of intervals, side by side.
+"""`live-papers`: our default, RRL, CAPES and DeepRM on the live server, hundreds of intervals side by side.
 
-    scripts/bench live-papers [--intervals 300] [--agents rrl rrl-paper capes deeprm] [--out FOLDER]
+    scripts/bench live-papers [--intervals 300] [--agents guided rrl-paper capes deeprm] [--out FOLDER]
 
 All tune the embedded server in the same grid of 60 configurations, under the same load, as `rrl-tune` does
 with its guard. They take turns, a block of intervals each, in an order that moves on with each turn. So a
@@ -49,7 +49,7 @@ SERVER_FILE = "server.json"  # the load and the ports, which stay those of the f
 class Options:
     """Lets the papers' agents tune the embedded server in turns."""
 
-    agents: tuple[str, ...] = ("rrl", OURS, PEER, "deeprm")
+    agents: tuple[str, ...] = ("guided", OURS, PEER, "deeprm")
     """The agents."""
     intervals: int = 300
     """Of every agent."""

@@ -139,7 +139,7 @@ def test_what_is_set_right_before_a_change_is_not_replaced_by_it(tmp_path: Path)
     told = [(change.decision, change.after) for change in changes.seen]
     assert ("adopt", THEIRS) in told
     at = told.index(("adopt", THEIRS))
-    assert changes.seen[at - 1].decision == "refused"
+    assert changes.seen[at - 1].decision == "undone"
     assert "not made" in changes.seen[at - 1].reason
 
 
