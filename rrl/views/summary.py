@@ -91,7 +91,7 @@ class RunSummary:
     start_records: tuple[Record, ...]  # The intervals of `start`.
     best_records: tuple[Record, ...]  # The intervals of `best`.
     start_ms: StartLatencies  # Mean latency that the start would have had, by interval.
-    start_beside_best_ms: float  # The same over the intervals of `best`.
+    start_beside_best_ms: float  # The same over those of `best`, or in the start's turns.
     belief: Belief | JointBelief | None = field(default=None, repr=False, compare=False)
     """What the guard believed at the end."""
 

@@ -169,7 +169,7 @@ class Learned:
         ]
 
     def _candidates(self, supposed: Belief) -> np.ndarray:
-        """Of a large grid those of the lowest cost by screening."""
+        """Of a large grid those that come first by screening."""
         numbers = self._allowed
         if len(numbers) <= COMPARED:
             return numbers
