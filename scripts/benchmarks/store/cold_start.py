@@ -12,8 +12,8 @@ has connected to nothing and computed nothing. An answer takes three steps, as t
 Ideal is an answer with the weights in the process already, so that loading takes no time. Its parent has
 read them, so nothing else is warmer than in the other ways. A store hit finds the model in host memory
 (Fig. 8a). A miss has it in no tier, and its file not in the page cache (Fig. 8b). The networks are the
-paper's, with random weights. Beside the time it prints what the processors worked, which other programs on the
-machine change less.
+paper's, with random weights. Beside the time it prints what the processors worked, which other programs on
+the machine change less.
 
     scripts/bench store-cold-start [--models VGG16 VGG16-S4] [--all] [--rounds 5] [--out FILE.jsonl] [--quick]
 """
