@@ -21,15 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.knowledge import Knowledge
-from rrl.belief.replay import SCREENING_REQUESTS, Latencies, typical
+from rrl.belief.replay import SCREENING_REQUESTS, Latencies
 from rrl.measurement import Measurement
 from rrl.objective import LeastResources, Objective, PredictedIntervals, log_sd_of, with_failures
 from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
-SCREENED_LOADS = 4  # so that bursts which a quarter of the requests meet are among them
-THREADS_OF_TIES = 1e-3  # threads that a p95 e times as long counts as, where configurations have as many
 QUANTILE_SD = 2.11  # sqrt(0.05 * 0.95) / phi(1.645)
 
 
@@ -69,21 +67,8 @@ class Belief(Knowledge):
         other = None if beside is None else int(self._typical(np.array([beside]))[0])
         return self.service_times.standard_deviations(entries, other)
 
-    def least_costs(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) what each costs whatever comes: its threads, where threads count."""
-        if isinstance(self._objective, LeastResources):
-            return np.asarray(self.space.threads[numbers], dtype=float)
-        return np.zeros(len(numbers))
-
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency expected in ms, roughly, raised by the failures expected.
-
-        Where threads count it is the cost under a few loads, and of as many threads the faster come first.
-        """
-        if isinstance(self._objective, LeastResources):
-            windows = typical(self.windows, SCREENED_LOADS)
-            found = self._predicted(numbers, self._replayed(numbers, scale, windows), windows)
-            return found.cost + THREADS_OF_TIES * np.log(np.maximum(found.p95_ms, 1e-9))
+        """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
         mean_ms = self._load.screened_ms(numbers, scale, self.windows)
         mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))

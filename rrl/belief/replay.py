@@ -137,7 +137,7 @@ class Replay:
             queue = interference.predict(times_s, self.instances[numbers], rates_per_s)
             mean_ms = 1e3 * queue.mean_latency_s
         else:
-            found = self.replayed(numbers, scale, typical(windows))
+            found = self.replayed(numbers, scale, _typical(windows))
             mean_ms = np.where(found.completions > 0, found.mean_ms, 0.0) * found.completions
             mean_ms = mean_ms.sum(axis=1) / np.maximum(found.completions.sum(axis=1), 1e-9)
             mean_ms[found.completions.sum(axis=1) == 0] = np.inf
@@ -201,17 +201,14 @@ class Replay:
         return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
 
 
-def typical(windows: Windows, least: int = 1) -> Windows:
-    """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests.
-
-    So many groups of windows that go together at least: the more, the higher is the load of the last.
-    """
+def _typical(windows: Windows) -> Windows:
+    """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests."""
     firsts = np.arange(0, len(windows.edge_s) - 1, windows.together)
     ends = np.minimum(firsts + windows.together, len(windows.edge_s) - 1)
     requests = windows.bounds[ends] - windows.bounds[firsts]
     rates_per_s = requests / (windows.edge_s[ends] - windows.edge_s[firsts])
     by_load = np.argsort(rates_per_s, kind="stable")
-    count = max(least, round(SCREENING_REQUESTS / max(float(requests.mean()), 1.0)))
+    count = max(1, round(SCREENING_REQUESTS / max(float(requests.mean()), 1.0)))
     below = np.cumsum(requests[by_load]) / max(int(requests.sum()), 1)
     middles = (np.arange(count) + 0.5) / count
     groups = np.unique(by_load[np.minimum(np.searchsorted(below, middles), len(by_load) - 1)])

@@ -91,12 +91,6 @@ class Acquisition:
         What is near to the one in force is known best, so it is among those that are asked for.
         """
         belief, count = self._belief, self._settings.contenders
-        least = belief.least_costs(numbers)
-        if least.any():
-            present = float(belief.ahead(np.array([in_force]), np.ones(1)).cost[0])
-            numbers = numbers[least <= present]
-            if not len(numbers):
-                return np.array([in_force])
         screened = belief.screened(numbers, np.ones(len(numbers)))
         lowest = np.argsort(screened, kind="stable")[:SCREENED]
         near = np.flatnonzero(np.isin(numbers, belief.space.region(in_force, NEAR_DISTANCE)))

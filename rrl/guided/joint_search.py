@@ -6,9 +6,9 @@ neighbours as they are now. Joint ones are then made of a short list of each mod
 | symbol | here | meaning |
 |---|---|---|
 | L_m | `_ShortList.numbers` | of model m: the cheapest, the cheapest hoped for, some of each thread count |
-| J_m(s) | `log_costs` | ln of its cost as screened, times s times as long, at some s; linear in ln s |
+| J_m(s) | `log_ms` | ln of its mean latency, times s times as long, at some s; linear in ln s between |
 | g_m(c) | `JointBelief.log_slower` | what the others in c slow model m by |
-| Σ w_m J_m(e^g) | `_costs` | what is expected of c; where threads count, as `JointCost` has it |
+| Σ w_m J_m(e^g) | `_costs_ms` | what is expected of the joint configuration c |
 
 All combinations of the lists are compared where these are at most `MOST_COMBINED`. Beyond that a beam of the
 best is improved in turns: for each model, all of its list, the others as they are in the beam.
@@ -24,7 +24,6 @@ import numpy as np
 
 from rrl.belief.several_models.joint import NO_LOG_COST, JointBelief
 from rrl.guided.candidates import without_vain_delays
-from rrl.objective import LeastResources
 
 LIKELY, HOPED, OF_EACH_THREADS = 10, 5, 2  # of a short list
 SCREENED = 60  # configurations of a model whose uncertainty is asked for
@@ -37,16 +36,16 @@ class _ShortList(NamedTuple):
     """The promising configurations of one model: L of them."""
 
     numbers: np.ndarray  # (L,)
-    log_costs: np.ndarray  # (L, scales)
+    log_ms: np.ndarray  # (L, scales)
     sd: np.ndarray  # (L,) of ln of the service time that matters, beside what is in force
 
     def at(self, index: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-        """(K,) cost of these as screened, with service times so many times as long."""
+        """(K,) mean latency in ms of these, with service times so many times as long."""
         logs = np.log(SCALES)
         place = np.clip(np.interp(log_scale, logs, np.arange(len(logs))), 0, len(logs) - 1)
         low = np.minimum(place.astype(int), len(logs) - 2)
-        rise = self.log_costs[index, low + 1] - self.log_costs[index, low]
-        return np.asarray(np.exp(np.minimum(self.log_costs[index, low] + (place - low) * rise, 40.0)))
+        rise = self.log_ms[index, low + 1] - self.log_ms[index, low]
+        return np.asarray(np.exp(np.minimum(self.log_ms[index, low] + (place - low) * rise, 40.0)))
 
 
 class JointSearch:
@@ -65,8 +64,8 @@ class JointSearch:
         lists = [self._short_list(k, now) for k in range(len(now))]
         index = self._combined(lists, now)
         numbers = joint.joined(_parts(lists, index))
-        costs, hoped = self._costs(lists, index), self._costs(lists, index, hoped=True)
-        orders = [np.argsort(each, kind="stable")[:count] for each in (costs, hoped)]
+        costs_ms, hoped_ms = self._costs_ms(lists, index), self._costs_ms(lists, index, hoped=True)
+        orders = [np.argsort(each, kind="stable")[:count] for each in (costs_ms, hoped_ms)]
         both = np.stack(orders, axis=1).ravel()
         _, first = np.unique(both, return_index=True)
         found = numbers[both[np.sort(first)][: count - 1]]
@@ -93,8 +92,8 @@ class JointSearch:
         chosen = np.concatenate([order[:LIKELY], hoped[:HOPED], *least])
         own = np.unique(np.append(numbers[chosen], now[k]))
         sds = np.where(own == now[k], 0.0, member.standard_deviations(own, int(now[k])))
-        log_costs = np.log([member.screened(own, np.full(len(own), each)) for each in SCALES]).T
-        return _ShortList(own, log_costs, sds)
+        log_ms = np.log([member.screened(own, np.full(len(own), each)) for each in SCALES]).T
+        return _ShortList(own, log_ms, sds)
 
     def _combined(self, lists: list[_ShortList], now: np.ndarray) -> np.ndarray:
         """(K, M) positions in the lists, of all combinations or of a beam of the best."""
@@ -108,20 +107,18 @@ class JointSearch:
                 wider = np.repeat(beam, length, axis=0)
                 wider[:, k] = np.tile(np.arange(length), len(beam))
                 wider = np.unique(wider, axis=0)
-                costs = np.minimum(self._costs(lists, wider), self._costs(lists, wider, hoped=True))
-                beam = wider[np.argsort(costs, kind="stable")[:BEAM]]
+                costs_ms = np.minimum(self._costs_ms(lists, wider), self._costs_ms(lists, wider, hoped=True))
+                beam = wider[np.argsort(costs_ms, kind="stable")[:BEAM]]
         return np.unique(np.vstack([beam, [present]]), axis=0)
 
-    def _costs(self, lists: list[_ShortList], index: np.ndarray, hoped: bool = False) -> np.ndarray:
-        """(K,) expected of joint configurations; infinite for what may not be proposed."""
+    def _costs_ms(self, lists: list[_ShortList], index: np.ndarray, hoped: bool = False) -> np.ndarray:
+        """(K,) expected mean latency of joint configurations; infinite for what may not be proposed."""
         belief = self._belief
         parts = _parts(lists, index)
         g = belief.log_slower(parts)
         logs = [g[:, k] - hoped * each.sd[index[:, k]] for k, each in enumerate(lists)]
         costs = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
-        threads = isinstance(belief.cost.objective, LeastResources)
-        together = belief.cost.combined(costs, belief.weights) if threads else costs @ belief.weights
-        return np.where(self.allowed[belief.joint.joined(parts)], together, np.inf)
+        return np.where(self.allowed[belief.joint.joined(parts)], costs @ belief.weights, np.inf)
 
 
 def _parts(lists: list[_ShortList], index: np.ndarray) -> np.ndarray:

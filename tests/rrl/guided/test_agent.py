@@ -10,7 +10,6 @@ import pytest
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
-from envs.simulated import PAPER_SPACE
 from rrl.agent import Task, Transition, live
 from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
@@ -112,37 +111,6 @@ def test_other_objectives_are_tuned_too(objective: Objective) -> None:
     costs = [transition.cost for transition in lived]
     assert np.isfinite(costs).all()
     assert np.median(costs[-4:]) <= costs[0]
-
-
-@pytest.mark.parametrize("seed", [22, 23])
-def test_on_a_large_grid_it_finds_few_threads_that_keep_a_limit(seed: int) -> None:
-    (scenario,) = scenarios(f"family:{seed}")
-    space = ConfigurationSpace.parse(PAPER_SPACE)
-    p95_ms = ExpectedCosts(scenario, space, MeanLatency()).p95_ms(RATE_PER_S)
-    limit_ms = 5 * float(np.nanmin(p95_ms))
-    objective = LeastResources(limit_ms)
-    arrivals = PerIntervalPoisson(np.full(42, RATE_PER_S))
-    env = scenario.environment(space, objective, arrivals)
-    lived = list(live(Guided(Task(space, objective)), env, 40, seed=seed))
-    left = space.number_of_action(lived[-1].action)
-    assert p95_ms[left] <= limit_ms
-    assert space.threads[left] <= 1.6 * space.threads[p95_ms <= limit_ms].min()
-    assert all(each.cost <= space.threads.max() for each in lived[20:])
-
-
-@pytest.mark.parametrize("seed", [22, 23])
-def test_the_fewest_threads_that_it_finds_keep_the_limit_in_bursts(seed: int) -> None:
-    (scenario,) = scenarios(f"family:{seed}", "batches")
-    space = ConfigurationSpace.parse("instances=1:8,max_batch_size=1,2,4,8,max_queue_delay_us=0,1000,5000")
-    rates_per_s = np.array([20.0, 20.0, 20.0, 60.0] * 11)
-    p95_ms = ExpectedCosts(scenario, space, MeanLatency()).p95_ms(rates_per_s.max())
-    limit_ms = 2 * float(np.nanmin(p95_ms))
-    objective = LeastResources(limit_ms)
-    env = scenario.environment(space, objective, PerIntervalPoisson(rates_per_s))
-    lived = list(live(Guided(Task(space, objective)), env, 40, seed=seed))
-    left = space.number_of_action(lived[-1].action)
-    assert space.threads[left] <= space.threads[p95_ms <= limit_ms].min() + 1
-    assert all(each.cost <= space.threads.max() for each in lived[-16:])
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
