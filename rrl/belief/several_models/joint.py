@@ -155,9 +155,8 @@ class JointBelief:
             else Predicted(np.zeros(len(numbers)), np.zeros(len(numbers)))
             for k, member in enumerate(self.members)
         ]
-        costs, p95_ms = (
-            np.stack(each, axis=1) for each in ([f.cost for f in found], [f.p95_ms for f in found])
-        )
+        costs = np.stack([each.cost for each in found], axis=1)
+        p95_ms = np.stack([each.p95_ms for each in found], axis=1)
         felt = np.stack([np.broadcast_to(each.felt, len(numbers)) for each in found], axis=1)
         felt = np.average(felt, axis=1, weights=np.maximum(costs, 1e-9))
         return Predicted(self.cost.combined(costs, self.weights), self.cost.tail(p95_ms, self.weights), felt)
