@@ -28,7 +28,8 @@ from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
-QUANTILE_SD = 2.11  # sqrt(0.05 * 0.95) / phi(1.645)
+# Of the 95 % quantile of n standard normal numbers, times sqrt(n): sqrt(p (1 - p)) / phi(z_p), for large n.
+QUANTILE_SD = 2.11
 
 
 class Predicted(NamedTuple):
@@ -279,7 +280,7 @@ class Belief(Knowledge):
     def _log_p95_sd(self, latencies: Latencies) -> np.ndarray:
         """(K, windows) of ln of the p95 of as many requests that come as likely as those of each window.
 
-        It is the asymptotic one of a sample's quantile, of lognormal latencies.
+        It is that of the quantile of a sample of lognormal latencies.
         """
         if self._objective.slo_p95_ms is None:
             return np.zeros(())

@@ -14,7 +14,7 @@ costs. Exploration ends by itself. Contenders are raced for as long as what is l
 
 The costs of c are replayed with its service times at three points of their posterior (Gauss-Hermite). What is
 expected of c is averaged over those. Improvement and probability are told between them, too (`improvement`).
-Over each point the error of the queueing model is integrated in closed form.
+Over each point the error of the queueing model is integrated in closed form, as far as the cost feels it.
 """
 
 from __future__ import annotations

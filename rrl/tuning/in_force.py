@@ -47,18 +47,13 @@ class InForce:
         number, measurement = interval.number, interval.measurement
         gap = measurement.gap
         changes = number != before
-        if interval.gave_way:
+        if interval.gave_way or interval.refused:
             self.number = before
             if changes:
                 kept = self._configuration(before)
-                self._telling.changed(self._configuration(number), kept, UNDONE, f"not made: {gap}")
-            return
-        if interval.refused:
-            self.number = before
-            if changes:
-                kept = self._configuration(before)
-                self._telling.changed(self._configuration(number), kept, UNDONE, gap)
-        if interval.changed and not changes:
+                why = f"not made: {gap}" if interval.gave_way else gap
+                self._telling.changed(self._configuration(number), kept, UNDONE, why)
+        if interval.changed and not changes and not interval.gave_way:
             away = gap_before if measurement.gap_by_others else gap or gap_before
             why = f"{away}, and it came back with another one" if away else "another client had changed it"
             self.count(self._clock())

@@ -16,7 +16,7 @@ from rrl.records import Header, Record
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.views.html_report.numbers import lower_or_higher
-from rrl.views.summary import RunSummary
+from rrl.views.summary import LEFT_UNKNOWN, RunSummary
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
 MAX_LABELS = 4  # So many configurations at most are named in the picture.
@@ -55,7 +55,7 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     height = figure.get_figheight()
     start, best = summary.start, summary.best
     if summary.found_better and not math.isfinite(start.mean_ms + best.mean_ms):
-        title = "Left in force, not known to be better than the start"
+        title = LEFT_UNKNOWN
     elif summary.found_better:  # Where threads count the latency may be higher.
         change = lower_or_higher(start.mean_ms, best.mean_ms)
         title = f"Mean latency {_ms(start.mean_ms)} → {_ms(best.mean_ms)} ms: {change}"

@@ -76,6 +76,10 @@ class Standing:
         )
 
 
+LEFT_UNKNOWN = "Left in force, not known to be better than the start"
+"""The title of a run whose start or best has no latency."""
+
+
 @dataclass(frozen=True)
 class RunSummary:
     start: Standing  # Over its validation intervals, or over the baseline where there are none.

@@ -13,7 +13,7 @@ from rrl.records import EMBEDDED, NO_END, SIMULATION
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
-from rrl.views.summary import RunSummary
+from rrl.views.summary import LEFT_UNKNOWN, RunSummary
 
 
 class Aim(NamedTuple):
@@ -64,7 +64,7 @@ def title_in_words(run: RunView) -> str:
     aim, summary = AIMS[run.header.objective], run.summary
     before, after = _before(summary, aim.field), getattr(summary.best, aim.field)
     if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
-        return "Left in force, not known to be better than the start"
+        return LEFT_UNKNOWN
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
