@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,24 @@ from tests.support.sharing import (
 )
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+SHARES_BY_FILE = f"""
+import sys
+sys.path.insert(0, {str(CHECKOUT)!r})
+from tests.support.sharing import SharedByFile
+def pytest_xdist_make_scheduler(config, log):
+    return SharedByFile(config, log)
+"""
+TEN_TESTS = """
+import pytest
+@pytest.mark.parametrize("number", range(10))
+def test_passes(number): pass
+"""
+DIES = """
+import os
+def test_dies():
+    os.abort()
+"""
 
 
 def test_a_file_is_one_share() -> None:
@@ -50,3 +70,28 @@ def test_beside_some_with_servers_a_process_has_tests_without() -> None:
     assert next_share(waiting, WITH_SERVERS_AT_ONCE) == "tests/test_names.py"
     assert next_share(waiting[:2], WITH_SERVERS_AT_ONCE) == waiting[0]
     assert all((CHECKOUT / start).exists() for start in WITH_SERVERS)
+
+
+def test_a_process_that_dies_fails_one_test_and_the_others_run_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(SHARES_BY_FILE)
+    for number in range(8):
+        (tmp_path / f"test_{number}.py").write_text(TEN_TESTS)
+    (tmp_path / "test_3.py").write_text(TEN_TESTS + DIES)
+    (tmp_path / "test_7.py").write_text("def test_alone() -> None: pass")
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n2",
+            "--dist=loadfile",
+            "--no-loadscope-reorder",
+            "-pno:cacheprovider",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 71 passed" in run.stdout, run.stdout[-2000:]
+    assert "crashed while running 'test_3.py::test_dies'" in run.stdout

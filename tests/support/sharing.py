@@ -6,7 +6,7 @@ no processor beside the others does not answer in time, which is no fault of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
@@ -49,6 +49,26 @@ class SharedByFile(LoadScopeScheduling):
         )
         self.workqueue.move_to_end(next_share(self.workqueue, with_servers), last=False)
         super()._assign_work_unit(node)
+        if self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)  # a process starts a test only once it knows the next
+
+    def remove_node(self, node: Any) -> str | None:
+        """What the process ran when it died, which counts as run; the others get all that it had before it.
+
+        As inherited, they would get what it had run already, too. A process that is given only that waits
+        forever, and so would all.
+        """
+        died_in = next((test for test, is_done in self._tests_of(node) if not is_done), None)
+        if died_in is not None:
+            self.assigned_work[node][share_of(died_in)][died_in] = True
+        work = self.assigned_work[node]
+        self.assigned_work[node] = {share: tests for share, tests in work.items() if not all(tests.values())}
+        super().remove_node(node)
+        return died_in
+
+    def _tests_of(self, node: Any) -> Iterator[tuple[str, bool]]:
+        for tests in self.assigned_work[node].values():
+            yield from tests.items()
 
 
 def next_share(waiting: Iterable[str], with_servers: int) -> str:
