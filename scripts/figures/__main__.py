@@ -15,6 +15,9 @@ import torch
 import tyro
 
 from scripts.figures import results
+from scripts.figures.head_to_head import FILE_NAME as HEAD_TO_HEAD_ROWS
+from scripts.figures.head_to_head import head_to_head_tables, kept_runs
+from scripts.figures.reach import reach_table
 from scripts.figures.result import FigureResult
 from scripts.figures.rrl.long_runs import LongRunsSetting
 from serving_adapter.options import fail, in_a_sentence, parse
@@ -114,10 +117,13 @@ FIGURES = {
     ),
 }
 RESULTS = "results"
+REACH, HEAD_TO_HEAD = "reach", "triton-head-to-head"  # tables that are no figure's
 PAGES = {"rrl": Path("docs/results/rrl.md"), "serf": Path("docs/results/serf.md")}
 """The page of each paper, by the first word of its figures' names."""
 LEARNER_PAGE = Path("docs/results/learner.md")
 """Where the table of the default agent's reach stands."""
+TRITON_PAGE = Path("docs/results/triton.md")
+"""Where the runs on a real Triton stand."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +181,12 @@ def write_tables(options: ReproduceOptions) -> None:
     """Writes each page's tables for which there are files, and says which."""
     for first_word, page in PAGES.items():
         names = tuple(name for name in FIGURES if name.startswith(f"{first_word}-"))
-        _say(page, results.update(page, options.out, names, ()))
-    _say(LEARNER_PAGE, results.update(LEARNER_PAGE, options.out, (), options.comparisons))
+        _say(page, results.update(page, results.figures(page, options.out, names)))
+    reach = {REACH: reach_table(options.comparisons)} if options.comparisons else {}
+    _say(LEARNER_PAGE, results.update(LEARNER_PAGE, reach))
+    runs = list(kept_runs(options.out / HEAD_TO_HEAD_ROWS))
+    head_to_head = {HEAD_TO_HEAD: head_to_head_tables(runs)} if runs else {}
+    _say(TRITON_PAGE, results.update(TRITON_PAGE, head_to_head))
 
 
 def _say(page: Path, written: list[str]) -> None:

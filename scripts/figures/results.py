@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scripts.figures.reach import reach_table
 from scripts.figures.result import FigureResult
 
-REACH = "reach"
 
-
-def update(page: Path, folder: Path, names: Sequence[str], comparisons: Sequence[Path]) -> list[str]:
-    """Writes the tables that have files into `page`, and says which. The others stay as they are."""
-    tables = {
+def figures(page: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """The sections of the figures that have files, by their names."""
+    return {
         name: figure_section(FigureResult.load(path), folder, page.parent)
         for name in names
         if (path := folder / f"{name}.json").exists()
     }
-    if comparisons:
-        tables[REACH] = reach_table(comparisons)
+
+
+def update(page: Path, tables: Mapping[str, str]) -> list[str]:
+    """Writes these tables into `page`, and says which. Others stay as they are."""
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         text = with_table(text, name, table)

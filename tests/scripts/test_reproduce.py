@@ -15,7 +15,7 @@ import pytest
 from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.decisions import FILE_NAME, labelled, run_dtype, write_decisions
 from scripts.figures import results
-from scripts.figures.__main__ import FIGURES, LEARNER_PAGE, PAGES, main
+from scripts.figures.__main__ import FIGURES, HEAD_TO_HEAD, LEARNER_PAGE, PAGES, REACH, TRITON_PAGE, main
 from scripts.figures.bootstrap import bootstrap_change, bootstrap_mean, bootstrap_median
 from scripts.figures.reach import reach_table
 from scripts.figures.result import NO_CLAIM, PARTLY, Claim, FigureResult
@@ -98,9 +98,10 @@ def test_options_of_long_runs_are_refused_elsewhere(capsys: pytest.CaptureFixtur
     assert len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [*FIGURES, results.REACH])
+@pytest.mark.parametrize("name", [*FIGURES, REACH, HEAD_TO_HEAD])
 def test_a_page_has_a_place_for_every_table(name: str) -> None:
-    page = LEARNER_PAGE if name == results.REACH else PAGES[name.partition("-")[0]]
+    of_others = {REACH: LEARNER_PAGE, HEAD_TO_HEAD: TRITON_PAGE}
+    page = of_others.get(name) or PAGES[name.partition("-")[0]]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     assert "written" in results.with_table(text, name, "written")
 
@@ -122,7 +123,7 @@ def test_results_writes_only_between_the_markers(tmp_path: Path, result: FigureR
         "before\n<!-- table: fig0 -->\nold\n<!-- end -->\nafter\n<!-- table: fig1 -->\n<!-- end -->\n"
     )
     result.save(tmp_path / "fig0.json")
-    assert results.update(page, tmp_path, ("fig0", "fig1"), ()) == ["fig0"]
+    assert results.update(page, results.figures(page, tmp_path, ("fig0", "fig1"))) == ["fig0"]
     text = page.read_text()
     assert text.startswith("before\n<!-- table: fig0 -->\nTwo machines. 3 seeds.")
     assert text.endswith("\n<!-- end -->\nafter\n<!-- table: fig1 -->\n<!-- end -->\n")

@@ -41,14 +41,15 @@ Last, what the peers kept, the default and the best few of the grid are measured
 | *knew* | the first measurement from which on what would have been kept was near |
 
 Where the rate varies, these are means over different loads. There the last rounds tell more than who settled
-when. The medians over several seeds are judged.
+when. The medians over several seeds are judged. `--runs` names a file to which each run is added, so that the
+same command goes on another day. All that are in it stand in one table, with intervals.
 
 Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
 first request, and no delay passes.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
                                       [--seeds 0 1] [--agents ...] [--unguarded] [--knobs ...]
-                                      [--quick] [--out FOLDER]
+                                      [--runs FILE.jsonl] [--quick] [--out FOLDER]
 
 The folder holds `results.md`, `summary.json`, `intervals.csv`, `latency.png`, every journal and every log of
 the clients.
@@ -66,9 +67,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -83,15 +86,10 @@ from rrl.space import ConfigurationSpace
 from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
-    Reached,
     Trial,
     WorkloadCase,
-    by_workload,
     client_ms,
     draw,
-    medians_table,
-    reached,
-    results,
     table,
     write_intervals,
 )
@@ -110,6 +108,16 @@ from scripts.benchmarks.triton.served import (
     send_lag_p99_ms,
     triton,
 )
+from scripts.benchmarks.tuner.commit import commit_in_force
+from scripts.figures.head_to_head import (
+    Reached,
+    by_workload,
+    head_to_head_tables,
+    kept_runs,
+    reached,
+    run_row,
+)
+from scripts.kept_rows import Row
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
 from scripts.serving.served_agents import (
@@ -161,6 +169,8 @@ class Options:
     """The grid, with Triton's default in it: a coarser one makes the sweep shorter."""
     rounds: int = 5
     """In which what the peers left is measured in turns, and as many more of what may be the best."""
+    runs: Path | None = None
+    """JSON Lines file to which runs are added. Those in it are not made again, and all are in the tables."""
     quick: bool = False
     """A light model, few and short intervals of a small grid: only to see that it works."""
     out: Path | None = None
@@ -211,6 +221,11 @@ class TrialPlan:
     knobs: str = KNOBS
     guarded: bool = True
 
+    def setting(self) -> dict[str, Any]:
+        """What must be alike for two runs to stand in one table."""
+        names = ("knobs", "measurements", "interval_s", "rounds", "guarded")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def period_s(self) -> float:
         """The tuning period: the measurements, each after a reload."""
@@ -248,17 +263,26 @@ def run() -> dict[str, Any]:
         _check_new(folder, options)
     except ValueError as error:
         fail(str(error))
-    cases = []
+    setting = plan.setting()
+    kept = kept_runs(options.runs)
+    cases: list[WorkloadCase] = []
     for model in options.models:
+        wanted = [
+            (arrivals, seed)
+            for arrivals, seed in product(options.arrivals, options.seeds)
+            if setting | {"model": model, "arrivals": Path(arrivals).stem, "seed": seed} not in kept
+        ]
+        if not wanted:
+            continue
         with triton(model) as server:
-            for arrivals in options.arrivals:
-                for seed in options.seeds:
-                    cases.append(_case(server, arrivals, seed, options, plan, folder))
-                    _write(folder, cases)
-    for medians in _medians(cases):
-        print(medians)
+            for arrivals, seed in wanted:
+                case = _case(server, arrivals, seed, options, plan, folder)
+                kept.add(run_row(case.to_json(), setting | {"commit": commit_in_force()}))
+                cases.append(case)
+                _write(folder, cases, list(kept))
+    print(head_to_head_tables(list(kept)))
     print(f"tables, picture, journals and clients' logs in {folder}")
-    return _outcome([reached([results(case) for case in seeds]) for seeds in by_workload(cases).values()])
+    return _outcome([reached(runs) for runs in by_workload(kept)])
 
 
 def _check_new(folder: Path, options: Options) -> None:
@@ -314,10 +338,8 @@ def contenders(last: InTurns) -> list[int]:
 
 
 def _turned(agents: Sequence[str], seed: int) -> Sequence[str]:
-    """Another order for every seed, as the machine may get slower or faster meanwhile."""
-    names = (FIXED, *agents, SWEEP)
-    first = seed % len(names)
-    return (*names[first:], *names[:first])
+    """In a random order, another for every seed, as the machine may get slower or faster meanwhile."""
+    return np.random.default_rng(seed).permutation([FIXED, *agents, SWEEP]).tolist()
 
 
 def _traffic(
@@ -413,18 +435,13 @@ def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:
     return replace(shown, arrivals="poisson", rate_per_s=round(wave * traffic.rate_per_s, 1))
 
 
-def _write(folder: Path, cases: Sequence[WorkloadCase]) -> None:
-    tables = [*map(table, cases), *_medians(cases)]
+def _write(folder: Path, cases: Sequence[WorkloadCase], kept: Sequence[Row]) -> None:
+    tables = [*map(table, cases), head_to_head_tables(kept)]
     (folder / "results.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     values = [case.to_json() for case in cases]
     (folder / "summary.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     write_intervals(folder / "intervals.csv", cases)
     draw(folder / "latency.png", cases)
-
-
-def _medians(cases: Sequence[WorkloadCase]) -> list[str]:
-    """A table for each workload that was met with several seeds."""
-    return [medians_table(seeds) for seeds in by_workload(cases).values() if len(seeds) > 1]
 
 
 def _outcome(found: Sequence[dict[str, Reached]]) -> dict[str, Any]:

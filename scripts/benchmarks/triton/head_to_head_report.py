@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +86,8 @@ class WorkloadCase:
             "seed": self.seed,
             "rate_per_s": self.rate_per_s,
             "period_s": self.period_s,
+            "best_mean_ms": self.last.best_ms(),
+            "best_p95_ms": self.last.best_ms(p95_ms),
             "space": self.space.to_json(),
             "finals": [
                 {"configuration": self.space.configuration(number)} | self._figures(number)
@@ -123,17 +125,6 @@ class PeerResult:
     lag_p99_ms: float  # of the clients, which the latencies include
 
 
-class Reached(NamedTuple):
-    """What is judged of one peer with one workload: medians over the seeds, never as infinitely late."""
-
-    mean_ratio: float
-    p95_ratio: float
-    settled: float
-    knew: float
-    latency_s: float
-    over_limit: float
-
-
 def measurements(run: TunedRun) -> list[Record]:
     """A run's intervals in order."""
     return [r for r in run.records if r.counted]
@@ -168,28 +159,6 @@ def results(case: WorkloadCase) -> dict[str, PeerResult]:
     near_as_one = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
     near = {number for number in range(len(case.space)) if case.as_one(number) in near_as_one}
     return {name: _result(case, trial, last, near) for name, trial in case.trials.items()}
-
-
-def by_workload(cases: Iterable[WorkloadCase]) -> dict[str, list[WorkloadCase]]:
-    """The seeds of each model and arrivals; they were measured one after the other."""
-    return {workload: list(seeds) for workload, seeds in groupby(cases, lambda case: case.workload)}
-
-
-def reached(found: Sequence[Mapping[str, PeerResult]]) -> dict[str, Reached]:
-    """The judgement of each peer, by its results with every seed."""
-    return {name: _reached([of_seed[name] for of_seed in found]) for name in found[0]}
-
-
-def _reached(of_seeds: Sequence[PeerResult]) -> Reached:
-    middle = {
-        figure: median(_or_infinite(getattr(result, figure)) for result in of_seeds)
-        for figure in Reached._fields
-    }
-    return Reached(**middle)
-
-
-def _or_infinite(figure: float | None) -> float:
-    return math.inf if figure is None or math.isnan(figure) else figure
 
 
 def _result(case: WorkloadCase, trial: Trial, last: InTurns, near: set[int]) -> PeerResult:
@@ -323,32 +292,6 @@ def _late_clients(found: Mapping[str, PeerResult]) -> str:
     """Names the peers whose clients were too busy to send in time; empty if there are none."""
     late = [f"{name} {r.lag_p99_ms:.0f} ms" for name, r in found.items() if r.lag_p99_ms > LATE_CLIENT_MS]
     return f"Sent late (p99; the latencies include it): {', '.join(late)}." if late else ""
-
-
-def medians_table(cases: Sequence[WorkloadCase]) -> str:
-    """What several seeds of one workload come to, as Markdown."""
-    found = [results(case) for case in cases]
-    head = ("peer", "mean / best", "p95 / best", "settled", "knew", "latency, s", "over the limit")
-    rows = [
-        (
-            name,
-            f"{r.mean_ratio:.3f}",
-            f"{r.p95_ratio:.3f}",
-            _or_never(r.settled),
-            _or_never(r.knew),
-            f"{r.latency_s:.1f}",
-            f"{r.over_limit:g} ({', '.join(str(of_seed[name].over_limit) for of_seed in found)})",
-        )
-        for name, r in sorted(reached(found).items(), key=lambda item: _place(item[0]))
-    ]
-    rates = ", ".join(f"{case.rate_per_s:g}" for case in cases)
-    return "\n".join(
-        (
-            f"### {cases[0].workload}: medians of {len(cases)} runs, at {rates} requests/s",
-            "",
-            *_aligned((head, tuple("---" for _ in head), *rows)),
-        )
-    )
 
 
 def _place(name: str) -> tuple[bool, bool, bool, bool]:

@@ -30,17 +30,22 @@ from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
     Trial,
     WorkloadCase,
-    by_workload,
     changes,
     client_ms,
-    medians_table,
-    reached,
     results,
     table,
     write_intervals,
 )
 from scripts.benchmarks.triton.load_steps import ClientLandscape, judged, kept, phases, step_moments_s
 from scripts.benchmarks.triton.served import Traffic
+from scripts.figures.head_to_head import (
+    by_workload,
+    compared,
+    head_to_head_tables,
+    kept_runs,
+    reached,
+    run_row,
+)
 from scripts.serving import served_agents
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
@@ -89,6 +94,16 @@ def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> 
     measured = {n: [requests([TRUE_MS[n]] * 20), requests([TRUE_MS[n]] * 20)] for n in finals}
     by_name = {t.name: t for t in (*trials, fixed)}
     return WorkloadCase("minilm", "poisson", 0, 1.0, SPACE, START, 60.0, by_name, measured)
+
+
+def kept_row(of: WorkloadCase) -> dict[str, Any]:
+    return run_row(of.to_json(), TrialPlan(4, INTERVAL_S).setting() | {"commit": "12ab"})
+
+
+def row_of(seed: int, latencies_s: Sequence[float]) -> dict[str, Any]:
+    """A run in which the default agent and the rule of thumb had these latencies."""
+    peers = {name: {"latency_s": s} for name, s in zip(("guided", "rule"), latencies_s, strict=True)}
+    return {"seed": seed, "peers": peers}
 
 
 def settled(numbers: Sequence[int], left: int) -> tuple[int | None, int | None]:
@@ -320,9 +335,9 @@ def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None
 def test_all_must_hold_against_every_peer() -> None:
     soon = trial("guided", [START, BEST, BEST, BEST, BEST, BEST], BEST)
     late = trial("optuna-tpe", [START, BAD, BAD, BAD, BAD, BEST], BEST)
-    assert _outcome([reached([results(case(soon, late))])])["holds"]
+    assert _outcome([reached([kept_row(case(soon, late))])])["holds"]
     swapped = (replace(soon, name="optuna-tpe"), replace(late, name="guided"))
-    held = _outcome([reached([results(case(*swapped))])])
+    held = _outcome([reached([kept_row(case(*swapped))])])
     assert held["holds_by"] == {
         "final_mean": True,
         "final_p95": True,
@@ -336,12 +351,12 @@ def test_the_default_agents_second_run_is_no_peer_but_tells_the_noise() -> None:
     ours = trial("guided", [START, BEST, BEST, BEST, BEST, BEST], BEST)
     again = trial("guided-again", [START, NEARLY, BEST, BEST, BEST, BEST], BEST)
     rule = trial("rule", [START, BAD, BAD, BAD, BAD, NEARLY], NEARLY)
-    held = _outcome([reached([results(case(ours, again, rule))])])
+    held = _outcome([reached([kept_row(case(ours, again, rule))])])
     assert held["holds"]
     assert held["peer"] == pytest.approx(1.04)
     assert held["latency_again_over_first"] == pytest.approx(0.904 / 0.9, abs=1e-3)
     assert held["latency_over_rule"] == pytest.approx(0.9 / 4.504, abs=1e-3)
-    alone = _outcome([reached([results(case(ours))])])
+    alone = _outcome([reached([kept_row(case(ours))])])
     assert alone["latency_over_rule"] is alone["latency_again_over_first"] is None
 
 
@@ -352,25 +367,66 @@ def test_of_several_seeds_the_medians_are_judged() -> None:
     ]
     never = [trial("guided", [START, BAD, BAD, BAD], START), soon[1]]
     seeds = [replace(case(*never if seed == 1 else soon), seed=seed) for seed in range(3)]
-    found = reached([results(one) for one in seeds])
+    found = reached([kept_row(one) for one in seeds])
     assert found["guided"].settled == 2
     assert found["guided"].over_limit == 10
     assert _outcome([found])["holds"]
-    assert not _outcome([found, reached([results(seeds[1])])])["holds"]
-    assert reached([results(seeds[1])])["guided"].settled == math.inf
-    lines = medians_table(seeds).splitlines()
-    assert "medians of 3 runs" in lines[0]
-    assert "| 10 (10, 40, 10) " in lines[4]
+    assert not _outcome([found, reached([kept_row(seeds[1])])])["holds"]
+    assert reached([kept_row(seeds[1])])["guided"].settled == math.inf
 
 
-def test_seeds_of_another_model_or_arrivals_are_another_workload() -> None:
-    cases = [
-        replace(case(), arrivals=arrivals, seed=seed) for arrivals in ("poisson", "wiki") for seed in (0, 1)
+def test_runs_of_another_model_arrivals_or_grid_are_another_workload() -> None:
+    rows = [kept_row(replace(case(), arrivals=a, seed=seed)) for a in ("poisson", "wiki") for seed in (0, 1)]
+    groups = by_workload([*rows, rows[0] | {"knobs": "instances=1:8"}])
+    assert [[row["seed"] for row in group] for group in groups] == [[0, 1], [0, 1], [0]]
+
+
+def test_peers_are_compared_within_each_run() -> None:
+    """The second run's machine is three times slower for all, which widens no interval."""
+    rows = [
+        row_of(seed, [slowness, slowness * ratio])
+        for seed, slowness, ratio in ((0, 1.0, 1.9), (1, 3.0, 2.1), (2, 1.0, 2.0))
     ]
-    assert {workload: len(seeds) for workload, seeds in by_workload(cases).items()} == {
-        "minilm, poisson": 2,
-        "minilm, wiki": 2,
-    }
+    found = compared("rule", rows, [rows])
+    assert found.middle == pytest.approx((1.9 * 2.1 * 2.0) ** (1 / 3))
+    half = 4.303 * np.std(np.log([1.9, 2.1, 2.0]), ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
+    assert found.low == pytest.approx(found.middle / math.exp(half), rel=1e-3)
+    assert found.high == pytest.approx(found.middle * math.exp(half), rel=1e-3)
+
+
+def test_one_run_has_no_interval_and_other_workloads_lend_it_their_spread() -> None:
+    alone, others = [row_of(0, [1.0, 2.0])], [row_of(k, [1.0, ratio]) for k, ratio in enumerate((3.0, 3.3))]
+    assert str(compared("rule", alone, [alone])) == "2.000"
+    lent = compared("rule", alone, [alone, others])
+    half = 12.706 * np.std(np.log([3.0, 3.3]), ddof=1)  # 1 degree of freedom
+    assert math.log(lent.high / lent.middle) == pytest.approx(half, rel=1e-3)
+
+
+def test_a_table_a_workload_with_the_default_agent_first_and_then_who_costs_least() -> None:
+    soon = trial("guided", [START, BEST, BEST, BEST], BEST)
+    peers = (
+        trial("optuna-tpe", [START, BAD, BAD, BEST], BEST),
+        trial("rule", [START, *[NEARLY] * 3], NEARLY),
+    )
+    rows = [
+        kept_row(replace(case(*peers, soon), seed=seed, arrivals=a))
+        for a, seed in (("poisson", 30), ("wiki", 30), ("poisson", 31))
+    ]
+    poisson, wiki = head_to_head_tables(rows).split("\n\n**")
+    assert poisson.startswith("**minilm, poisson: 2 runs**, seed 30, 31, commit 12ab, at 1.0 requests/s.")
+    assert wiki.startswith("minilm, wiki: 1 run**, seed 30,")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in wiki.splitlines()[4:]]
+    assert [line[0] for line in lines] == ["guided", "rule", FIXED, "optuna-tpe"]
+    assert lines[0] == ["guided", "1.000 [1.00, 1.00]", "1.000 [1.00, 1.00]", "2", "1", "", "10", "2 inst."]
+    assert lines[3][3] == "4"
+    assert lines[2][3] == "never"
+
+
+def test_a_run_that_is_kept_is_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    kept_runs(path).add(kept_row(case()))
+    assert kept_row(case()) in kept_runs(path)
+    assert kept_row(replace(case(), seed=1)) not in kept_runs(path)
 
 
 def test_the_rate_of_stepped_arrivals_is_that_of_each_phase() -> None:
