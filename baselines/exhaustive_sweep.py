@@ -7,9 +7,8 @@ from collections import deque
 
 import numpy as np
 
-from rrl.agent import Agent, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.seeding import Seed, whole_seed
-from rrl.space import ConfigurationSpace
 
 
 class ExhaustiveSweep(Agent):
@@ -19,14 +18,14 @@ class ExhaustiveSweep(Agent):
     the next one of the order, the next one is put off to the end.
     """
 
-    def __init__(self, space: ConfigurationSpace, seed: Seed = 0, repeats: int = 1) -> None:
+    def __init__(self, task: Task, seed: Seed = 0, repeats: int = 1) -> None:
         if repeats < 1:
             raise ValueError(f"a sweep visits each configuration at least once, got repeats={repeats}")
-        self.space = space
+        self.space = task.space
         rng = np.random.default_rng(whole_seed(seed))
-        self._to_visit = deque(int(c) for _ in range(repeats) for c in rng.permutation(len(space)))
-        self._totals = np.zeros(len(space))
-        self._counts = np.zeros(len(space), dtype=int)
+        self._to_visit = deque(int(c) for _ in range(repeats) for c in rng.permutation(task.allowed))
+        self._totals = np.zeros(len(task.space))
+        self._counts = np.zeros(len(task.space), dtype=int)
 
     @property
     def done(self) -> bool:

@@ -103,12 +103,14 @@ class GaussianProcessBandit(Agent):
         self.space = task.space
         self.settings = settings or GaussianProcessSettings()
         self._features = _features(task.space)
+        self._excluded = list(task.excluded)
         self._design = self._space_filling(np.random.default_rng(whole_seed(seed)))
         self._samples: list[Sample] = []
         self._loads: deque[float] = deque(maxlen=self.settings.load_window)  # ln(rate), the newest last
         self._seen = 0  # samples so far, the dropped ones included
         self._next_fit = 0
         self._next: int | None = None  # None: the configuration found
+        self._expected_best: int | None = None  # None: the design is not over
         self._prior = self._prior_medians()
         self._prior_widths = self._widths()
         self._theta = self._prior
@@ -116,6 +118,10 @@ class GaussianProcessBandit(Agent):
     def act(self, observation: np.ndarray) -> np.ndarray:
         number = number_in_force(observation, self.space) if self._next is None else self._next
         return self.space.action(number)
+
+    def recommended(self) -> int | None:
+        """The configuration of the lowest expected cost at the present load; None while the design lasts."""
+        return self._expected_best
 
     def update(self, transition: Transition) -> None:
         if not transition.has_cost:
@@ -148,6 +154,8 @@ class GaussianProcessBandit(Agent):
         ).fit(x, y)
         load = np.full((len(self.space), 1), np.mean(self._loads))
         mean, deviation = process.predict(np.hstack([load, self._features]), return_std=True)
+        mean[self._excluded] = np.inf
+        self._expected_best = int(np.argmin(mean))
         return int(np.argmin(mean - self._kappa() * deviation))
 
     def _kappa(self) -> float:
@@ -207,6 +215,7 @@ class GaussianProcessBandit(Agent):
         knobs = self._features[:, : len(self.space.knobs)]
         points = qmc.Halton(knobs.shape[1], rng=rng).random(self.settings.design - 1)
         distances = ((knobs - points[:, None, :]) ** 2).sum(axis=-1)
+        distances[:, self._excluded] = np.inf
         return [int(number) for number in distances.argmin(axis=1)]
 
 

@@ -13,6 +13,7 @@ How it climbs, and the constants, are those of version 1.58.0 on PyPI:
 - The *step* of a knob to the next home is the mean gain over the home for each index moved (s_k below).
   `step_thresholds` make it an integer: above the first it is 1, above the second 2, above the third 3.
 - The search ends where there is no step, or where it leads to a home for the third time.
+- Ours: what must not be proposed is nobody's neighbour, and a step to it ends the search.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -82,6 +83,7 @@ class QuickSearch(Agent):
                 f"quick search searches {' and '.join(SEARCHED)}, neither of which is among "
                 f"{', '.join(self.space.names)}; add one (instances=1:4) or choose another agent"
             )
+        self._excluded = task.excluded
         self._highest = np.asarray(self.space.shape)[self._axes] - 1
         self._found: np.ndarray | None = None  # (knobs,) the configuration found, as an action
         self._found_cost = math.nan
@@ -137,7 +139,7 @@ class QuickSearch(Agent):
         """Where the step leads; None if that ends the search."""
         home = tuple(np.clip(np.add(self._home, self._step()), 0, self._highest).tolist())
         visits = self._visits.get(home, 0)
-        if home == self._home or visits >= self.settings.most_visits:
+        if home == self._home or visits >= self.settings.most_visits or not self._may_be(home):
             return None
         self._visits[home] = visits + 1
         self._home = home
@@ -169,7 +171,11 @@ class QuickSearch(Agent):
         near = near[np.lexsort(nearest_first_upwards_first)]
         there = near + np.asarray(self._home)
         inside = ((there >= 0) & (there <= self._highest)).all(axis=1) & near.any(axis=1)
-        return [tuple(row) for row in there[inside].tolist()]
+        return [tuple(row) for row in there[inside].tolist() if self._may_be(tuple(row))]
+
+    def _may_be(self, coordinate: Coordinate) -> bool:
+        """False for what must not be proposed."""
+        return self.space.number_of_action(self._action(coordinate)) not in self._excluded
 
     def _best(self) -> np.ndarray:
         assert self._found is not None

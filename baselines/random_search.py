@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from rrl.agent import Agent, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.seeding import Seed, whole_seed
-from rrl.space import ConfigurationSpace
 
 
 class RandomSearch(Agent):
     """Draws the next configuration when a transition arrives, so that replaying a journal resumes exactly."""
 
-    def __init__(self, space: ConfigurationSpace, seed: Seed = 0) -> None:
-        self.space = space
+    def __init__(self, task: Task, seed: Seed = 0) -> None:
+        self.space = task.space
+        self._numbers = task.allowed
         self._rng = np.random.default_rng(whole_seed(seed))
         self._next = self._drawn()
 
@@ -24,4 +24,4 @@ class RandomSearch(Agent):
         self._next = self._drawn()
 
     def _drawn(self) -> int:
-        return int(self._rng.integers(len(self.space)))
+        return int(self._numbers[self._rng.integers(len(self._numbers))])

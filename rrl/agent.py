@@ -62,6 +62,11 @@ class Task:
     All that is measured is then told by node: a unit gets the rate of its nodes. None: one queue serves all.
     """
 
+    @property
+    def allowed(self) -> np.ndarray:
+        """(K,) the numbers of the configurations that may be proposed."""
+        return np.setdiff1d(np.arange(len(self.space)), list(self.excluded))
+
 
 @dataclass(frozen=True)
 class Transition:

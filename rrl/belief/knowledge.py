@@ -204,10 +204,7 @@ class Knowledge:
         return row.busy_instances <= self.replay.instances[number] and row.count >= 5 * left
 
     def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
-        """Learns the usual σ of lognormal service times, once several intervals have told of it.
-
-        Where the target tells none, a typical one is taken.
-        """
+        """Learns the usual σ of lognormal service times; where the target tells none, it is a typical one."""
         told = telemetry.variation(measurement, rows)
         if told is None:
             if not self._variations:
@@ -215,8 +212,7 @@ class Knowledge:
             return
         self._variations.append(told)
         typical = median(self._variations)
-        varies = len(self._variations) > 2 and typical > MAX_DETERMINISTIC_SD
-        self.replay.variation = typical if varies else 0.0
+        self.replay.variation = typical if typical > MAX_DETERMINISTIC_SD else 0.0
 
     def _learn_error(self, number: int, measurement: Measurement) -> None:
         """Learns what the replay of this interval got wrong.

@@ -2,8 +2,8 @@
 
 What a run shows of a peer is taken as ln figure = workload and peer + run + rest, where the run's own part is
 the same for all peers: the machine of that day. So peers are compared within each run, and a peer's rest has
-one variance in all workloads. Intervals are Student's t of 95 %, with as many degrees of freedom as there are
-runs less workloads. With one run a workload there are none.
+one variance in all workloads. Intervals are Student's t of 95 %. Their degrees of freedom are the runs less
+the workloads. Below three there are none, and none where a peer kept the best each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,19 @@ from rrl.knobs import in_words
 from scripts.kept_rows import KeptRows, Row
 
 FILE_NAME = "triton-head-to-head.jsonl"
-SETTING = ("model", "arrivals", "knobs", "measurements", "interval_s", "rounds", "guarded")
-"""What runs of one workload have in common."""
+SETTING = (
+    "model",
+    "arrivals",
+    "asked_rate_per_s",
+    "knobs",
+    "measurements",
+    "interval_s",
+    "rounds",
+    "guarded",
+)
+"""What runs of one workload have in common. Their code may differ: the tables name its commits."""
+
+FEWEST_FREEDOM = 3  # below, Student's t is so wide that an interval tells nothing
 
 COLUMNS = (
     "peer", "mean / best", "p95 / best", "settled after", "changes", f"latency over {DEFAULT_AGENT}'s",
@@ -36,20 +47,22 @@ class Reached(NamedTuple):
     p95_ratio: float
     settled: float
     knew: float
-    latency_s: float
     over_limit: float
+    latency: float
+    """Summed over the tuning period, over the default agent's in the same run: the geometric mean."""
 
 
 def reached(runs: Sequence[Row]) -> dict[str, Reached]:
     """The judgement of each peer that was in every run of one workload."""
-    return {name: _reached([run["peers"][name] for run in runs]) for name in _in_all(runs)}
+    return {name: _reached(name, runs) for name in _in_all(runs)}
 
 
-def _reached(results: Sequence[Mapping[str, Any]]) -> Reached:
+def _reached(name: str, runs: Sequence[Row]) -> Reached:
     middle = {
-        figure: median(_or_infinite(result[figure]) for result in results) for figure in Reached._fields
+        figure: median(_or_infinite(run["peers"][name][figure]) for run in runs)
+        for figure in Reached._fields[:-1]
     }
-    return Reached(**middle)
+    return Reached(**middle, latency=compared(name, runs, [runs]).middle)
 
 
 def _or_infinite(figure: float | None) -> float:
@@ -156,12 +169,17 @@ def compared(name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]])
 
 
 def _estimate(here: Sequence[float], everywhere: Sequence[Sequence[float]]) -> RunsMean:
-    """Of one workload; the variance is that within all of them."""
-    freedom = sum(len(values) - 1 for values in everywhere if values)
+    """Of one workload; the variance is that within all of them.
+
+    Values that are all the same have no interval: what was kept is then the best itself, time and again.
+    """
+    told = [values for values in everywhere if values and all(map(math.isfinite, values))]
+    freedom = sum(len(values) - 1 for values in told)
     middle = mean(here)
-    if not freedom:
+    squares = sum((value - mean(values)) ** 2 for values in told for value in values)
+    all_alike = squares == 0 or (len(here) > 1 and len(set(here)) == 1)
+    if freedom < FEWEST_FREEDOM or all_alike or not math.isfinite(middle):
         return RunsMean(math.exp(middle), math.nan, math.nan)
-    squares = sum((value - mean(values)) ** 2 for values in everywhere if values for value in values)
     half = students_t(freedom) * math.sqrt(squares / freedom / len(here))
     return RunsMean(*(math.exp(value) for value in (middle, middle - half, middle + half)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from baselines.exhaustive_sweep import ExhaustiveSweep
-from rrl.agent import Transition, observe
+from rrl.agent import Task, Transition, observe
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
 
@@ -26,7 +26,7 @@ def next_number(sweep: ExhaustiveSweep) -> int:
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_it_visits_each_configuration_as_often_as_told_and_stays_at_the_best_mean(repeats: int) -> None:
-    sweep = ExhaustiveSweep(SPACE, seed=1, repeats=repeats)
+    sweep = ExhaustiveSweep(Task(SPACE), seed=1, repeats=repeats)
     visited = []
     while not sweep.done:
         visited.append(next_number(sweep))
@@ -40,7 +40,7 @@ def test_it_visits_each_configuration_as_often_as_told_and_stays_at_the_best_mea
 
 
 def test_an_interval_without_a_cost_is_repeated() -> None:
-    sweep = ExhaustiveSweep(SPACE)
+    sweep = ExhaustiveSweep(Task(SPACE))
     first = next_number(sweep)
     sweep.update(interval(first, math.nan))
     sweep.update(interval(first, 5.0, gap="the server restarted"))
@@ -49,7 +49,7 @@ def test_an_interval_without_a_cost_is_repeated() -> None:
 
 
 def test_intervals_the_guard_chose_put_the_next_configuration_off_but_do_not_drop_it() -> None:
-    sweep = ExhaustiveSweep(SPACE)
+    sweep = ExhaustiveSweep(Task(SPACE))
     first = next_number(sweep)
     guards = (first + 1) % 9
     sweep.update(interval(guards, 7.0))
@@ -64,4 +64,4 @@ def test_intervals_the_guard_chose_put_the_next_configuration_off_but_do_not_dro
 
 def test_a_sweep_of_no_visits_is_refused() -> None:
     with pytest.raises(ValueError, match="at least once, got repeats=0"):
-        ExhaustiveSweep(SPACE, repeats=0)
+        ExhaustiveSweep(Task(SPACE), repeats=0)

@@ -61,6 +61,16 @@ def test_it_finds_the_optimum_in_spite_of_noise_and_stays(seed: int) -> None:
     assert np.mean(costs[-10:]) < 1.2 * bowl(CENTRE, 10.0)
 
 
+def test_it_recommends_what_should_cost_least_and_not_what_it_explores() -> None:
+    agent = bandit(kappa=30.0, lowest_kappa=30.0)
+    live(agent, 4)
+    assert agent.recommended() is None  # the design is not over
+    explored = live(agent, 40)[-10:]
+    kept = agent.recommended()
+    assert kept is not None
+    assert bowl(kept, 10.0) < np.mean([bowl(number, 10.0) for number in explored])
+
+
 def test_it_follows_the_load() -> None:
     def cost(number: int, rate_per_s: float) -> float:
         best = 1.0 if rate_per_s < 20 else 5.0  # index of the instances

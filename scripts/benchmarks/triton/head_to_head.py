@@ -117,7 +117,7 @@ from scripts.figures.head_to_head import (
     reached,
     run_row,
 )
-from scripts.kept_rows import Row
+from scripts.kept_rows import KeptRows, Row
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
 from scripts.serving.served_agents import (
@@ -263,15 +263,16 @@ def run() -> dict[str, Any]:
         _check_new(folder, options)
     except ValueError as error:
         fail(str(error))
-    setting = plan.setting()
+    setting = plan.setting() | {"asked_rate_per_s": options.rate}
     kept = kept_runs(options.runs)
     cases: list[WorkloadCase] = []
     for model in options.models:
+        asked = product(options.arrivals, options.seeds)
         wanted = [
-            (arrivals, seed)
-            for arrivals, seed in product(options.arrivals, options.seeds)
-            if setting | {"model": model, "arrivals": Path(arrivals).stem, "seed": seed} not in kept
+            each for each in asked if not _is_kept(kept, setting | _names(model, *each), options.agents)
         ]
+        if len(wanted) < len(options.arrivals) * len(options.seeds):
+            print(f"{model}: {options.runs} has the other runs; {len(wanted)} to make", flush=True)
         if not wanted:
             continue
         with triton(model) as server:
@@ -282,7 +283,25 @@ def run() -> dict[str, Any]:
                 _write(folder, cases, list(kept))
     print(head_to_head_tables(list(kept)))
     print(f"tables, picture, journals and clients' logs in {folder}")
-    return _outcome([reached(runs) for runs in by_workload(kept)])
+    judged = [row for row in kept if _is_asked(row, setting, options)]
+    return _outcome([reached(runs) for runs in by_workload(judged)])
+
+
+def _names(model: str, arrivals: str, seed: int) -> dict[str, Any]:
+    """What tells a run of one setting from others."""
+    return {"model": model, "arrivals": Path(arrivals).stem, "seed": seed}
+
+
+def _is_kept(kept: KeptRows, run: Row, agents: Sequence[str]) -> bool:
+    """Whether a run with all of these peers was made."""
+    return run in kept and set(agents) <= set(kept[run]["peers"])
+
+
+def _is_asked(row: Row, setting: Row, options: Options) -> bool:
+    named = row["model"] in options.models and row["arrivals"] in [
+        Path(each).stem for each in options.arrivals
+    ]
+    return named and all(row[name] == value for name, value in setting.items())
 
 
 def _check_new(folder: Path, options: Options) -> None:
@@ -396,7 +415,7 @@ def _agent(name: str, served: Served) -> Agent | None:
     if name == FIXED:
         return None
     if name == SWEEP:
-        return ExhaustiveSweep(served.space, served.seed)
+        return ExhaustiveSweep(Task(served.space), served.seed)
     task = Task(served.space, cores=cores_of(served.target), settles=True)
     return make_agent(DEFAULT if name == AGAIN else name, task, served.seed, background_training=True)
 
@@ -451,7 +470,7 @@ def _outcome(found: Sequence[dict[str, Reached]]) -> dict[str, Any]:
         "final_p95": all(r[DEFAULT].p95_ratio <= REACH for r in found),
         "measurements": all(_lowest(r, lambda x: x.settled) for r in found)
         and all(_lowest(r, lambda x: x.knew) for r in found),
-        "latency_sum": all(_lowest(r, lambda x: x.latency_s) for r in found),
+        "latency_sum": all(_lowest(r, lambda x: x.latency) for r in found),
         "over_limit": all(_lowest(r, lambda x: x.over_limit) or not r[DEFAULT].over_limit for r in found),
     }
     worst = max(found, key=lambda r: r[DEFAULT].mean_ratio)
@@ -480,5 +499,5 @@ def _lowest(found: Mapping[str, Reached], figure: Callable[[Reached], float]) ->
 
 def _largest_ratio(found: Sequence[Mapping[str, Reached]], name: str, other: str) -> float | None:
     """Latency in the tuning period over another peer's, the largest of the workloads; None if neither ran."""
-    ratios = [r[name].latency_s / r[other].latency_s for r in found if name in r and other in r]
+    ratios = [r[name].latency / r[other].latency for r in found if name in r and other in r]
     return round(max(ratios), 3) if ratios else None

@@ -28,7 +28,7 @@ drift but with those factors.
 | word | meaning |
 |---|---|
 | *settled* | the first interval from which on nine in ten were within 10 % of the best |
-| *latency* | summed over the requests of the period, divided by what the best configuration would give |
+| *latency* | summed over all requests, those that wait at the end included, over the best configuration's |
 
 The best configuration is taken without drift, hiccups and spells, so everybody's *latency* is above 1. Beside
 it stands each agent's latency over that of the rule of thumb (`rule`), which never tunes, in the same run.
@@ -248,6 +248,11 @@ class SimulatedTriton(SimulatedServing):
         outcome = simulation.run(times_s, self._work(len(times_s)), configuration, until_s)
         self._count(len(outcome.finish_s), self._felt_ms(outcome.summaries()[0].mean_ms))
 
+    def drained_s(self) -> float:
+        """Latency of what waits now, served to its end."""
+        found = self._simulation.drain(self.space.configuration(self._in_force))
+        return float((found.finish_s - found.arrival_s).sum()) * float(self._unmodelled[self._in_force])
+
     def _felt_ms(self, mean_ms: float) -> float:
         return mean_ms * float(self._unmodelled[self._in_force])
 
@@ -371,7 +376,14 @@ def episode(
             agent.update(Transition(before, action, info["cost"], after, info["measurement"]))
         before = after
     agent.close()
-    return _judged(case, rates_per_s, numbers, _left(agent, numbers), env.latency_s)
+    return _judged(
+        case,
+        rates_per_s,
+        numbers,
+        _left(agent, numbers),
+        env.latency_s + env.drained_s(),
+        env.now_s - case.period_s,
+    )
 
 
 def _left(agent: Agent, numbers: Sequence[int]) -> int:
@@ -380,9 +392,14 @@ def _left(agent: Agent, numbers: Sequence[int]) -> int:
 
 
 def _judged(
-    case: SimulatedCase, rates_per_s: Sequence[float], numbers: Sequence[int], left: int, latency_s: float
+    case: SimulatedCase,
+    rates_per_s: Sequence[float],
+    numbers: Sequence[int],
+    left: int,
+    latency_s: float,
+    beyond_s: float,
 ) -> CaseOutcome:
-    """`rates_per_s` and `numbers` of every interval."""
+    """`rates_per_s` and `numbers` of every interval; the last one ends so long beyond the period."""
     costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
     best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
     near = [
@@ -390,6 +407,7 @@ def _judged(
         for rate, number in zip(rates_per_s, numbers, strict=True)
     ]
     best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in case.steps)
+    best_s += 1e-3 * best_ms[case.steps[-1][1]] * case.steps[-1][1] * beyond_s
     changes = [(a, b) for a, b in pairwise([SPACE.number(TRITONS_DEFAULT), *numbers]) if a != b]
     last = case.steps[-1][1]
     return CaseOutcome(

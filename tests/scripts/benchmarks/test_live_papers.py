@@ -66,3 +66,22 @@ def test_ours_holds_where_it_is_surely_lower(record: Record) -> None:
 def test_options_that_compare_nothing_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Options(**options)  # type: ignore[arg-type]
+
+
+def test_settled_is_told_by_the_best_of_what_was_measured_often(record: Record) -> None:
+    """A configuration that was lucky once is not the best, and all agents have the same."""
+
+    def run(numbers: list[int]) -> list[Record]:
+        usual_ms = {0: 50.0, 1: 10.0, 2: 10.2, 3: 1.0}
+        return [
+            replace(record, number=number, transition=replace(record.transition, cost=usual_ms[number]))
+            for number in numbers
+        ]
+
+    records = {"rrl-paper": run([0, 3, *[1] * 20]), "capes": run([0] * 10 + [2] * 12)}
+    lines = table(records, 11)
+    assert [line.split()[4] for line in lines[1:]] == ["3", "11"]
+    assert [line.split()[4] for line in table({**records, "capes": run([0, 0, *[2] * 40])}, 11)[1:]] == [
+        "3",
+        "3",
+    ]

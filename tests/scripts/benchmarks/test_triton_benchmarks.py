@@ -97,7 +97,9 @@ def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> 
 
 
 def kept_row(of: WorkloadCase) -> dict[str, Any]:
-    return run_row(of.to_json(), TrialPlan(4, INTERVAL_S).setting() | {"commit": "12ab"})
+    return run_row(
+        of.to_json(), TrialPlan(4, INTERVAL_S).setting() | {"asked_rate_per_s": None, "commit": "12ab"}
+    )
 
 
 def row_of(seed: int, latencies_s: Sequence[float]) -> dict[str, Any]:
@@ -383,23 +385,29 @@ def test_runs_of_another_model_arrivals_or_grid_are_another_workload() -> None:
 
 def test_peers_are_compared_within_each_run() -> None:
     """The second run's machine is three times slower for all, which widens no interval."""
+    ratios = (1.9, 2.1, 2.0, 2.2)
     rows = [
         row_of(seed, [slowness, slowness * ratio])
-        for seed, slowness, ratio in ((0, 1.0, 1.9), (1, 3.0, 2.1), (2, 1.0, 2.0))
+        for seed, (slowness, ratio) in enumerate(zip((1.0, 3.0, 1.0, 0.5), ratios, strict=True))
     ]
     found = compared("rule", rows, [rows])
-    assert found.middle == pytest.approx((1.9 * 2.1 * 2.0) ** (1 / 3))
-    half = 4.303 * np.std(np.log([1.9, 2.1, 2.0]), ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
+    assert found.middle == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    half = 3.182 * np.std(np.log(ratios), ddof=1) / 2  # Student's t, 3 degrees of freedom
     assert found.low == pytest.approx(found.middle / math.exp(half), rel=1e-3)
     assert found.high == pytest.approx(found.middle * math.exp(half), rel=1e-3)
 
 
-def test_one_run_has_no_interval_and_other_workloads_lend_it_their_spread() -> None:
-    alone, others = [row_of(0, [1.0, 2.0])], [row_of(k, [1.0, ratio]) for k, ratio in enumerate((3.0, 3.3))]
-    assert str(compared("rule", alone, [alone])) == "2.000"
+def test_few_runs_have_no_interval_and_other_workloads_lend_them_their_spread() -> None:
+    alone, others = [row_of(0, [1.0, 2.0])], [row_of(k, [1.0, 3.0 + k]) for k in range(4)]
+    assert str(compared("rule", alone, [alone, others[:3]])) == "2.000"
     lent = compared("rule", alone, [alone, others])
-    half = 12.706 * np.std(np.log([3.0, 3.3]), ddof=1)  # 1 degree of freedom
+    half = 3.182 * np.std(np.log([3.0, 4.0, 5.0, 6.0]), ddof=1)  # 3 degrees of freedom
     assert math.log(lent.high / lent.middle) == pytest.approx(half, rel=1e-3)
+
+
+def test_runs_that_all_kept_the_best_have_no_interval_of_width_zero() -> None:
+    rows = [row_of(k, [1.0, 2.0]) for k in range(9)]
+    assert str(compared("rule", rows, [rows])) == "2.000"
 
 
 def test_a_table_a_workload_with_the_default_agent_first_and_then_who_costs_least() -> None:
@@ -417,7 +425,7 @@ def test_a_table_a_workload_with_the_default_agent_first_and_then_who_costs_leas
     assert wiki.startswith("minilm, wiki: 1 run**, seed 30,")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in wiki.splitlines()[4:]]
     assert [line[0] for line in lines] == ["guided", "rule", FIXED, "optuna-tpe"]
-    assert lines[0] == ["guided", "1.000 [1.00, 1.00]", "1.000 [1.00, 1.00]", "2", "1", "", "10", "2 inst."]
+    assert lines[0] == ["guided", "1.000", "1.000", "2", "1", "", "10", "2 inst."]
     assert lines[3][3] == "4"
     assert lines[2][3] == "never"
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from baselines.exhaustive_sweep import ExhaustiveSweep
 from envs.target_space import cores_of, default_space
+from rrl.agent import Task
 from rrl.command_line.embedded.embedded import Embedded
 from rrl.command_line.embedded.embedded_settings import EmbeddedSettings
 from rrl.command_line.embedded.embedded_target import EmbeddedTarget
@@ -151,7 +152,7 @@ def _turned(names: Sequence[str], seed: int) -> Sequence[str]:
 
 def _swept(served: Served) -> TunedRun:
     """Every configuration once; nothing is rolled back, as nobody waits for these requests."""
-    agent = ExhaustiveSweep(served.space, served.seed)
+    agent = ExhaustiveSweep(Task(served.space), served.seed)
     limit = TuningSettings(intervals=3 * len(served.space), baseline=1, validation=0)
     return tuned_in_the_loop(served, SWEEP, agent, WatchOnly, limit, stop=lambda: agent.done)
 

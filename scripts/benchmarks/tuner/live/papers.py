@@ -12,7 +12,9 @@ goes on where it was interrupted, with the same load.
 | whole, second half | mean latency |
 | against | change of the mean latency against the peer's, with its 95 % interval over blocks |
 | aborted | intervals that the guard ended early |
-| settled | intervals until nine in ten are within 5 % of the best configuration known at the end |
+| settled | intervals until nine in ten are within 5 % of the best configuration |
+
+The best is that of the lowest mean over all agents' intervals, of those that had five or more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -42,6 +46,7 @@ from serving_adapter.whole_files import written_whole
 KNOBS = "instances=1:5,intra_op_threads=1:3,max_batch_size=1,2,4,8"
 INTERVAL_S, SETTLE_S = 1.5, 0.35
 PEER, OURS = "capes", "rrl-paper"
+OFTEN = 5  # intervals: the mean of fewer may be low by chance
 SERVER_FILE = "server.json"  # the load and the ports, which stay those of the first start
 
 
@@ -163,13 +168,13 @@ def change(records: Mapping[str, Sequence[Record]], agent: str, block: int) -> B
 
 def table(records: Mapping[str, Sequence[Record]], block: int) -> list[str]:
     """A line for each agent."""
-    best = {agent: _near_best(each) for agent, each in records.items()}
+    means_ms = _means_ms(records)
     lines = [
         f"{'agent':12} {'whole ms':>9} {'second half':>11} {'aborted':>8} {'settled':>8}  against {PEER}"
     ]
     for agent, each in records.items():
         half = costs(each[len(each) // 2 :], len(each))
-        settled = settled_after(best[agent])
+        settled = settled_after(_near_best(each, means_ms))
         aborted = sum(bool(record.measurement.aborted) for record in each)
         lines.append(
             f"{agent:12} {np.mean(costs(each, len(each))):9.1f} {np.mean(half):11.1f} {aborted:8} "
@@ -195,12 +200,16 @@ def outcome(records: Mapping[str, Sequence[Record]], block: int) -> dict[str, An
     }
 
 
-def _near_best(records: Sequence[Record]) -> list[bool]:
-    """Whether each interval ran a configuration near the best of the run, by all its intervals' costs."""
+def _means_ms(records: Mapping[str, Sequence[Record]]) -> dict[int, float]:
+    """Mean cost of each configuration that was measured often, by all agents' intervals."""
     by_number: dict[int, list[float]] = {}
-    for record in records:
+    for record in chain.from_iterable(records.values()):
         if math.isfinite(record.cost):
             by_number.setdefault(record.number, []).append(record.cost)
-    means = {number: sum(each) / len(each) for number, each in by_number.items()}
-    lowest = min(means.values(), default=math.nan)
-    return [means.get(record.number, math.inf) <= REACH * lowest for record in records]
+    return {number: mean(each) for number, each in by_number.items() if len(each) >= OFTEN}
+
+
+def _near_best(records: Sequence[Record], means_ms: Mapping[int, float]) -> list[bool]:
+    """Whether each interval ran a configuration near the best."""
+    lowest = min(means_ms.values(), default=math.nan)
+    return [means_ms.get(record.number, math.inf) <= REACH * lowest for record in records]

@@ -1,8 +1,7 @@
 """`failing`: what each rule about failures brings, on simulated servers where requests fail.
 
 The servers are those of `failing_servers`. Each is tuned with all rules, and with one setting of the guard
-changed, under the same arrivals. The default agent's guard expects by a belief, as in `rrl-tune`. Its peers
-have the guard of a target that tells no service times.
+changed, under the same arrivals. Everybody's guard expects by a belief of its own, as in `rrl-tune`.
 
 | column | over runs | meaning |
 |---|---|---|
@@ -152,7 +151,7 @@ def episode(
     env = server.environment(repeat)
     task = Task(SPACE, env.objective, CORES)
     agent = make_agent(agent_name, task, repeat)
-    belief = Belief(SPACE, env.objective, CORES) if agent_name == DEFAULT else None
+    belief = Belief(SPACE, env.objective, CORES)
     guard = Guard(env.start, guard_settings(change), expectation=belief)
     start = SPACE.configuration(env.start)
     about = (SPACE, "latency", None, agent_name, repeat, "simulated", kind, start, start, 1.0, "")

@@ -130,7 +130,7 @@ class ReachLine(NamedTuple):
         times_ms = np.concatenate([each["decide_ms"] for each in rows])
         until, far = named["decisions_until_10_percent"], named["share_p95_over_twice_best"]
         return cls(
-            soon=sum(until.of_run(each) <= SOON for each in rows),
+            soon=sum(until.of_run(each) < SOON for each in rows),
             first_ten=geometric_mean(ratio_of_sums(each[:SOON]) for each in rows),
             far=float(np.mean([far.of_run(each) for each in rows])),
             oracle_far=float(np.mean([far.of_run(each) for each in oracles.values()])),
