@@ -37,15 +37,15 @@ def main(argv: list[str] | None = None) -> None:
     if arguments[:1] == ["what-if"]:
         what_if(parse(WhatIfOptions, arguments[1:]))
         raise SystemExit(DONE)
+    options_class: type[TuneOptions] = TuneOptions
     try:
         check_given_once(arguments)
+        if arguments[:1] == ["watch"]:
+            options_class, arguments = WatchOptions, arguments[1:]
+        options = parse(options_class, arguments, from_model_analyzer.defaults)
+        options = going_on(replace(options, agent=called_now(options.agent)))
     except ValueError as error:
         fail(str(error))
-    options_class: type[TuneOptions] = TuneOptions
-    if arguments[:1] == ["watch"]:
-        options_class, arguments = WatchOptions, arguments[1:]
-    options = parse(options_class, arguments, from_model_analyzer.defaults)
-    options = going_on(replace(options, agent=called_now(options.agent)))
     _check_agent(options.agent)
     use_one_thread()
     if options.export is not None:

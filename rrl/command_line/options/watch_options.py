@@ -26,7 +26,10 @@ class WatchOptions(TuneOptions):
 
 
 def going_on(options: TuneOptions) -> TuneOptions:
-    """The options of a watch, which goes on with the run in its folder where there is one."""
+    """The options of a watch, which goes on with the run in its folder where there is one.
+
+    That run's journal tells what its agent started from.
+    """
     if not options.watches or options.out is None or not has_begun(options.out):
         return options
-    return dataclasses.replace(options, out=None, resume=options.out)
+    return dataclasses.replace(options, out=None, agent_from=None, resume=options.out)

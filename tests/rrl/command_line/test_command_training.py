@@ -50,3 +50,14 @@ def test_a_run_of_another_agent_or_grid_does_not_start_from_a_training(
     assert "is of another grid: instances=1,2,max_batch_size=1,4" in capsys.readouterr().err
     assert exit_code("--resume", "trained") == 2
     assert "trained is no run to resume" in capsys.readouterr().err
+
+
+def test_a_watch_that_starts_from_a_training_goes_on_with_its_folder_when_it_is_started_again(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained("sweep", "trained")
+    times = ["--interval-s", "0.5", "--settle-s", "0.1"]
+    same = ["watch", "--target", served, *times, "--agent-from", "trained", "--out", "run"]
+    for intervals in (2, 3):
+        assert exit_code(*same, "--intervals", intervals) == 0
+        assert "sweep starts from 6 decisions" in capsys.readouterr().out

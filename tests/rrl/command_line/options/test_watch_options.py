@@ -1,0 +1,19 @@
+"""A watch that is started again goes on with the run in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rrl.command_line.options.watch_options import WatchOptions, going_on
+from rrl.journal import FILE_NAME
+
+
+def test_a_watch_goes_on_with_its_folder_whatever_its_agent_started_from(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = WatchOptions(target="localhost:8001", out=out, agent_from=tmp_path / "trained")
+    assert going_on(options) == options
+    out.mkdir()
+    (out / FILE_NAME).write_text("the header\n")
+    again = going_on(options)
+    assert (again.out, again.resume, again.agent_from) == (None, out, None)
+    assert going_on(again) == again
