@@ -18,7 +18,8 @@ from serving_adapter.address import LOCALHOST, ServerAddress, canonical, scheme_
 from serving_adapter.whole_files import written_whole
 
 TUNER, PROFILER = "rrl-tune", "rrl-profile"  # the programs that claim targets
-BETWEEN = "instances"  # the one knob that a change moves in steps
+IN_STEPS = "instances"  # the one knob that a change moves in steps
+BY_ONE_MORE = "max_queue_delay_us"  # It has one more on the way where Triton is to reload a model.
 
 
 class ServerIdentity(NamedTuple):
@@ -182,8 +183,13 @@ def _digest(text: str) -> str:
 def _on_the_way(in_force: dict[str, int], before: dict[str, int], after: dict[str, int]) -> bool:
     if in_force.keys() != before.keys() or in_force.keys() != after.keys():
         return False
-    return all(
-        value in (before[name], after[name])
-        or (name == BETWEEN and min(before[name], after[name]) < value < max(before[name], after[name]))
-        for name, value in in_force.items()
-    )
+    return all(_comes_by(value, name, before[name], after[name]) for name, value in in_force.items())
+
+
+def _comes_by(value: int, name: str, before: int, after: int) -> bool:
+    """True if a change of this knob has the value at its start, on its way or at its end."""
+    if value in (before, after):
+        return True
+    if name == IN_STEPS:
+        return min(before, after) < value < max(before, after)
+    return name == BY_ONE_MORE and value == after + 1

@@ -22,9 +22,12 @@ from rrl.space import Configuration
 from rrl.tuning import keeping, restore, state_file
 from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
 from rrl.tuning.state_file import ServerIdentity
+from serving_adapter.model_configuration import edited, knob_values, parse
 from serving_adapter.target import LeaseTaken
+from serving_adapter.target.open_inference.change import stages
 from tests.support import CHECKOUT
 from tests.support.pipes import line_of, tell
+from tests.support.servers.fake_triton import CONFIG
 
 FOUND = {"instances": 1, "max_batch_size": 4}
 EXPLORED = {"instances": 4, "max_batch_size": 8}
@@ -308,6 +311,27 @@ def test_the_next_start_puts_back_what_a_killed_run_had_found_and_only_the_next(
     for _ in range(2):
         keeping.restore(RestorePoint("localhost:1", model), server, SAME, Console(quiet=True))
     assert server.applied == [FOUND]
+
+
+@pytest.mark.parametrize(
+    ("change", "queue_is_long"),
+    [
+        ({"instances": 4}, False),
+        ({"instances": 4}, True),
+        ({"instances": 4, "max_batch_size": 8, "max_queue_delay_us": 0}, False),
+    ],
+)
+def test_each_stage_of_a_change_is_known_for_the_killed_runs_own(
+    model: str, change: dict[str, int], queue_is_long: bool
+) -> None:
+    before = parse(CONFIG)
+    wanted = edited(before, change)
+    killed_run(model, changes=f"point.changing({knob_values(before)}, {knob_values(wanted)})")
+    killed = RestorePoint("localhost:1", model).to_restore()
+    assert killed is not None
+    loads = stages(before, wanted, change.keys() == {"instances"}, 1, queue_is_long)
+    assert len(loads) > 1
+    assert [killed.why_not(knob_values(each), SAME) for each in loads] == [""] * len(loads)
 
 
 @pytest.mark.parametrize(
