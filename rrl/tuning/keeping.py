@@ -108,6 +108,7 @@ def _restored(
         stays = f"{why_not}, so {in_words(before)} stays; it had found {found}"
         console.print(f"an earlier run did not end cleanly here, and {stays}", style="yellow", markup=False)
         return None
+    point.restoring(before, killed.found)
     target.restore(killed.found, killed.config_pbtxt)
     point.forget()
     best = f" (the best it knew: {in_words(killed.best)})" if killed.best != killed.found else ""

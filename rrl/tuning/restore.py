@@ -127,6 +127,17 @@ class RestorePoint:
         finally:
             self._lease(owner, 0.0)
 
+    def restoring(self, before: Mapping[str, int], found: Mapping[str, int]) -> None:
+        """What a dead run had found is about to be put back. A kill from here on may leave it half made."""
+        change = (dict(before), dict(found))
+        with alone(self.path.parent):
+            left = self._to_restore()  # not what another run has claimed meanwhile
+            state = None if left is None else left.state
+            if state is None or change in map(tuple, state.changes):
+                return
+            with suppress(OSError):  # On a full disk what was found must be put back all the same.
+                replace(state, changes=(*state.changes, change)).write(self.path)
+
     def forget(self) -> None:
         """From now on the target is its operator's again, whatever a dead run had put in force."""
         with alone(self.path.parent):

@@ -357,6 +357,25 @@ def test_what_somebody_else_has_put_in_force_since_stays(
     assert point.to_restore() is None
 
 
+def test_the_next_start_makes_good_what_a_start_that_was_killed_had_put_back_by_half(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = EXPLORED | {"instances": 2}
+    killed_run(model, changes=f"{ONE_CHANGE}; point.changing({EXPLORED}, {left})")
+    server = Server(left)
+
+    def killed_halfway(found: Configuration, text: str = "") -> None:
+        server.in_force = left | {"max_batch_size": found["max_batch_size"]}
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "restore", killed_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            keeping.restore(RestorePoint("localhost:1", model), server, SAME, Console(quiet=True))
+    keeping.restore(RestorePoint("localhost:1", model), server, SAME, Console(quiet=True))
+    assert server.applied == [FOUND]
+
+
 def test_a_server_that_comes_back_in_mid_run_is_known_by_its_last_change(model: str) -> None:
     changes = "Server.identity = lambda self: Id('rrl-serve 1', 99.0)"
     killed_run(model, changes=f"{changes}; point.changing({FOUND}, {EXPLORED})")
