@@ -98,6 +98,8 @@ def _restored(
     before = target.configuration()
     found = in_words(killed.found)
     if before == killed.found:
+        if killed.may_be_changing(server):
+            target.restore(killed.found, killed.config_pbtxt)
         point.forget()
         console.print(
             f"an earlier run did not end cleanly here: the configuration it had found, {found}, is in force"

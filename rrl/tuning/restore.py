@@ -91,6 +91,12 @@ class ToRestore:
             return "what is in force is not what it had put there"
         return ""
 
+    def may_be_changing(self, server: ServerIdentity) -> bool:
+        """True if the server may go on with a change of the killed run, and put something else in force."""
+        if self.state is None or server.is_another_than(self.state.server):
+            return False
+        return any(after != self.found for _, after in self.state.changes)
+
 
 class RestorePoint:
     """The claim of one run on one target's model."""

@@ -95,7 +95,10 @@ class Target(ABC):
     # --- what it may also do -----------------------------------------------------------------------
 
     def restore(self, found: Configuration, text: str = "") -> Applied:
-        """Puts back what an earlier run found: its knobs, and what they bring with them in that text."""
+        """Puts back what an earlier run found: its knobs, and what they bring with them in that text.
+
+        That run may have been killed in a change, which must not come into force afterwards.
+        """
         if text:
             self.was_found_as(text)
         return self.apply(found)

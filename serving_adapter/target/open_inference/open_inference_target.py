@@ -223,7 +223,7 @@ class OpenInferenceTarget(Target):
     # --- changing it -------------------------------------------------------------------------------
 
     def apply(self, configuration: Configuration) -> Applied:
-        """What is in force already is sent after a change that Ctrl-C broke off.
+        """What is in force already is sent after a change that was broken off.
 
         RequestsRefused, with nothing changed, if the server would then refuse requests of several items.
         Whether there are any is asked before every change to a max_batch_size below the one found, since
@@ -237,6 +237,11 @@ class OpenInferenceTarget(Target):
             self.before_change,
             self.ensembles,
         )
+
+    def restore(self, found: Configuration, text: str = "") -> Applied:
+        """What is in force already is sent, too: the server may go on with a load of that run."""
+        self._reconfiguration.may_be_changing()
+        return super().restore(found, text)
 
     def was_loaded_anew(self) -> None:
         """The server did it, after a change of a step: the statistics began again, and the page did not."""

@@ -29,7 +29,11 @@ class Reconfiguration:
 
     def __init__(self, server: InferenceServer, found: FoundConfiguration) -> None:
         self._server, self._found = server, found
-        self._broken_off = False  # Ctrl-C ended a change, which the server may go on with
+        self._broken_off = False  # a change was, which the server may go on with
+
+    def may_be_changing(self) -> None:
+        """An earlier run may have been killed in a change: what seems in force already is sent once more."""
+        self._broken_off = True
 
     def apply(
         self,

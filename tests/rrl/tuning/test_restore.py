@@ -376,6 +376,27 @@ def test_the_next_start_makes_good_what_a_start_that_was_killed_had_put_back_by_
     assert server.applied == [FOUND]
 
 
+@pytest.mark.parametrize(
+    ("changes", "server", "applied"),
+    [
+        (ONE_CHANGE, SAME, [FOUND]),
+        (f"{ONE_CHANGE}; point.changing({FOUND}, {FOUND})", SAME, [FOUND]),
+        (f"{ONE_CHANGE}; point.changing({EXPLORED}, {FOUND})", SAME, []),
+        ("", SAME, []),
+        (ONE_CHANGE, ServerIdentity("rrl-serve 1", 99.0), []),
+    ],
+)
+def test_what_was_found_is_sent_once_more_where_the_server_may_go_on_with_another_change(
+    model: str, changes: str, server: ServerIdentity, applied: list[dict[str, int]]
+) -> None:
+    """A server that loads tells what was in force before, until it is done."""
+    killed_run(model, changes=changes)
+    there, point = Server(FOUND), RestorePoint("localhost:1", model)
+    assert keeping.restore(point, there, server, Console(quiet=True)) is None
+    assert there.applied == applied
+    assert point.to_restore() is None
+
+
 def test_a_server_that_comes_back_in_mid_run_is_known_by_its_last_change(model: str) -> None:
     changes = "Server.identity = lambda self: Id('rrl-serve 1', 99.0)"
     killed_run(model, changes=f"{changes}; point.changing({FOUND}, {EXPLORED})")

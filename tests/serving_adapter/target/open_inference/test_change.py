@@ -298,6 +298,16 @@ def test_after_a_change_that_ctrl_c_broke_off_even_what_seems_in_force_is_sent(
     assert triton.loads == 1
 
 
+def test_what_is_restored_after_a_kill_is_sent_even_where_it_seems_in_force(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    found = target.configuration()
+    target.restore(found, target.config_text())
+    assert [knob_values(config) for config in triton.loaded] == [found]
+    target.apply(found)
+    assert triton.loads == 1
+
+
 def test_threads_that_are_left_to_the_backend_are_no_knob_and_stay(triton, make_target):
     triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"].string_value = "0"
     target = make_target(triton.address)
