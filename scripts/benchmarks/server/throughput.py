@@ -36,7 +36,8 @@ RATE_PER_S = 40
 POISSON_SECONDS = 30.0
 BATCH_SIZES = (8, 16, 32)
 TAIL_BATCH_SIZE = 8
-LITSERVE = ((2, 1, 8, 0.005), (2, 1, 16, 0.005))  # workers, threads, batch size, timeout in s
+DELAYS_US = (0, 5000)
+LITSERVE = [(2, 1, b, 1e-6 * d) for b in BATCH_SIZES for d in DELAYS_US]  # workers, threads, batch size, s
 REACH = 0.85
 
 
@@ -44,7 +45,7 @@ def run() -> dict[str, Any]:
     configurations = [
         {"instances": 2, "intra_op_threads": 1, "max_batch_size": b, "max_queue_delay_us": d}
         for b in BATCH_SIZES
-        for d in (0, 5000)
+        for d in DELAYS_US
     ]
     with serving("minilm") as address:
         target = OpenInferenceTarget(address)
