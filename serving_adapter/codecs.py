@@ -132,6 +132,10 @@ class Codec:
         """A number to pad with, as arrays of this type take it."""
         return pad_value
 
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        """Values that say nothing."""
+        return np.zeros(shape, self.dtype)
+
     def tensor(self, array: np.ndarray) -> Any:
         """What a model takes: a tensor of the array's memory."""
         import torch
@@ -226,6 +230,9 @@ class StringCodec(Codec):
 
     def cut(self, outputs: np.ndarray, first_row: int, rows: int) -> Data:
         return strings.packed(outputs[first_row : first_row + rows])
+
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        return np.full(shape, b"", object)
 
     def tensor(self, array: np.ndarray) -> Any:
         return array

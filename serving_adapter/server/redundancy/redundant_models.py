@@ -24,6 +24,7 @@ from serving_adapter.parity.coding import ENCODERS, Encoder
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import Specs
 from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.tensors import TensorSpec
 
 
 class ParityModel(NamedTuple):
@@ -42,7 +43,7 @@ class RedundantModels:
     """The encoder of parity models whose files do not say."""
     backup: ModelReference | None = None
     default: Mapping[str, np.ndarray] | None = None
-    """One row of some outputs; the other outputs are zero. None if no request may get a default answer."""
+    """One row of some outputs; the others are zeros, or empty strings. None if none may be given."""
 
     def __post_init__(self) -> None:
         seen: dict[tuple[int, int], ParityModel] = {}
@@ -139,7 +140,9 @@ def check_coding(encoder: Encoder, k: int, inputs: Specs, outputs: Specs) -> Non
 
 
 def default_answer(given: Mapping[str, np.ndarray] | None, outputs: Specs) -> dict[str, np.ndarray]:
-    """One row of every output: the given one, else zeros; ValueError where a given one does not fit.
+    """One row of every output: the given one, else zeros or empty strings.
+
+    ValueError, in one sentence, where a given one does not fit.
 
     It is wrong for every request. So nobody who may only configure the server can have it given.
     """
@@ -154,10 +157,18 @@ def default_answer(given: Mapping[str, np.ndarray] | None, outputs: Specs) -> di
     rows = {}
     for name, spec in outputs.items():
         shape = tuple(1 if size == -1 else size for size in spec.shape)
-        row = np.asarray(given.get(name, np.zeros(shape)))
-        if row.shape != shape:
-            raise ValueError(
-                f"the default answer of {name!r} must have the shape {list(shape)}, got {list(row.shape)}"
-            )
-        rows[name] = row.astype(spec.dtype)[np.newaxis]
+        row = spec.codec.zeros(shape) if name not in given else _given_row(spec, shape, given[name])
+        rows[name] = row[np.newaxis]
     return rows
+
+
+def _given_row(spec: TensorSpec, shape: tuple[int, ...], values: np.ndarray) -> np.ndarray:
+    """What a file says, as arrays of the output's type have it."""
+    if values.shape != shape:
+        raise ValueError(
+            f"the default answer of {spec.name!r} must have the shape {list(shape)}, got {list(values.shape)}"
+        )
+    try:
+        return spec.codec.array(spec.codec.packed(values), shape)
+    except ValueError as error:
+        raise ValueError(f"the default answer of {spec.name!r} does not fit: {error}") from None
