@@ -45,14 +45,13 @@ class ModelLoads:
         if unknown:
             known = ", ".join(LOAD_PARAMETERS)
             raise invalid(f"load takes the parameters {known} only, got {', '.join(sorted(unknown))}")
-        knobs, resilience = model.knobs, model.resilience
-        if "config" in request.parameters:
-            knobs, resilience = self._override(model, request.parameters["config"])
+        has_config = "config" in request.parameters
+        wanted = self._override(model, request.parameters["config"]) if has_config else None
         lease = self._taken_lease(request)
-        if "config" not in request.parameters and lease is not None:
+        if wanted is None:  # what is in force stays, and so does what is about to be
             return
         # It runs to its end even if the client does not wait: a change is in force whole or not at all.
-        changing = asyncio.ensure_future(self._put_in_force(model, knobs, resilience))
+        changing = asyncio.ensure_future(self._put_in_force(model, *wanted))
         changing.add_done_callback(_note_failed_change)
         if lease is not None:
             lease.last_until(changing)
