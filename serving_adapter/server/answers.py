@@ -170,8 +170,9 @@ class Answers:
                 self._answer(request, batch.dispatched_ns, outputs, first_row, origin, NOT_COMPUTED)
 
     def approximate_request(self, request: Request, outputs: Mapping[str, np.ndarray], origin: str) -> None:
-        """Answers one request, which may still be queued."""
-        dispatched_ns = self._now_ns() if request.batch is None else request.batch.dispatched_ns
+        """Answers one request, which may still wait, by itself or in a batch that no worker has taken yet."""
+        now_ns = self._now_ns()
+        dispatched_ns = now_ns if request.batch is None else request.batch.dispatched_ns or now_ns
         self._answer(request, dispatched_ns, outputs, 0, origin, NOT_COMPUTED)
 
     # --- to requests -------------------------------------------------------------------------------

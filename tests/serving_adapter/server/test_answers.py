@@ -1,4 +1,4 @@
-"""A batch runs again for as long as its workers end for another reason than the batch."""
+"""What becomes of a batch that fails: how often it runs again, and what its requests are counted as."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving_adapter.server.answers import Answers, InferenceFailed
 from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.queue.in_flight import InFlight
-from serving_adapter.server.requests import UNPROTECTED, Answer, Batch, InputTensor, Request
+from serving_adapter.server.requests import DEFAULT, UNPROTECTED, Answer, Batch, InputTensor, Request
 from serving_adapter.server.statistics.model_statistics import ModelStatistics
 
 PROTECTION = Protection(max_attempts=3, max_node_losses=10)
@@ -60,5 +60,24 @@ def test_a_batch_that_may_be_what_ends_nodes_is_given_up() -> None:
         again = [running.worker_dies(with_node=True) for _ in range(PROTECTION.max_node_losses)]
         assert again == [True] * (PROTECTION.max_node_losses - 1) + [False]
         assert isinstance(running.answer.exception(), InferenceFailed)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_in_a_batch_that_no_worker_could_take_has_waited_until_its_default_answer() -> None:
+    async def scenario() -> None:
+        arrived_ns, now_ns = 2_000_000_000, 5_000_000_000
+        in_flight, statistics = InFlight(), ModelStatistics()
+        failures = FailureLog("model", lambda: now_ns)
+        answers = Answers(in_flight, statistics, {}, PROTECTION, lambda: now_ns, failures)
+        futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        for future in futures:
+            in_flight.add(Request([InputTensor(b"", (1,))], None, future, arrived_ns))
+        requests = in_flight.take(2)
+        answers.failed(Batch(requests, UNPROTECTED), "no memory")
+        for request in requests:
+            answers.approximate_request(request, {}, DEFAULT)
+        assert [future.result().origin for future in futures] == [DEFAULT] * 2
+        assert statistics.queue.ns == statistics.success.ns == 2 * (now_ns - arrived_ns)
 
     asyncio.run(scenario())
