@@ -165,10 +165,14 @@ def fill(stream: ReadableInto, header: WeightsHeader, placements: tuple[Placemen
 
 
 def sealed_copy(data: bytes) -> int:
-    """A memory file with these bytes, to be handed over; its descriptor."""
+    """A memory file with these bytes, to be handed over; its descriptor. Nothing is left where it fails."""
     fd = os.memfd_create("rrl-layout", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    _write_all(fd, memoryview(data), 0)
-    return _sealed(fd)
+    try:
+        _write_all(fd, memoryview(data), 0)
+        return _sealed(fd)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _sealed(fd: int) -> int:
@@ -178,8 +182,10 @@ def _sealed(fd: int) -> int:
     """
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(read_only, fd, inheritable=False)
-    os.close(read_only)
+    try:
+        os.dup2(read_only, fd, inheritable=False)
+    finally:
+        os.close(read_only)
     return fd
 
 

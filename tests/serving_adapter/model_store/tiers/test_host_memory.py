@@ -164,6 +164,19 @@ def test_a_store_out_of_descriptors_leaves_none_behind(monkeypatch, open_descrip
     assert open_descriptors() == before
 
 
+@pytest.mark.parametrize("fails", ["open", "dup2"])
+def test_a_copy_to_be_handed_over_that_fails_leaves_no_descriptor(monkeypatch, open_descriptors, fails):
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    before = open_descriptors()
+    with monkeypatch.context() as full:
+        full.setattr(os, fails, refuse)
+        with pytest.raises(OSError, match="Too many"):
+            host_memory.sealed_copy(b"a layout")
+    assert open_descriptors() == before
+
+
 # --- what a client can do with a descriptor --------------------------------------------------------
 
 
