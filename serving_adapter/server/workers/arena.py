@@ -59,7 +59,12 @@ class Arena:
 
     @classmethod
     def create(cls, name: str) -> Arena:
-        return cls(os.memfd_create(name, os.MFD_CLOEXEC))
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        try:
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def ensure(self, needed_bytes: int) -> None:
         """Makes at least `needed_bytes` reachable: extends the file if it is smaller, and maps all of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 from collections.abc import Iterator
 
@@ -48,6 +49,18 @@ def send(writer: Arena, reader: Arena, size_bytes: int, value: int) -> None:
     (placed,) = batch_of(sent).write(X, writer)
     reader.ensure(writer.capacity_bytes)
     np.testing.assert_array_equal(reader.array(placed)[0], sent)
+
+
+def test_one_that_cannot_be_mapped_leaves_no_descriptor(monkeypatch):
+    def refuse(*_: object) -> mmap.mmap:
+        raise OSError(24, "Too many open files")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as full:
+        full.setattr(mmap, "mmap", refuse)
+        with pytest.raises(OSError, match="Too many"):
+            Arena.create("test")
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_the_memory_of_a_batch_larger_than_all_others_of_late_is_given_back(arenas):
