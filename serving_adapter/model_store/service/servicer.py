@@ -127,15 +127,14 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
             opened = await self._store.open_file(
                 session.account, address.namespace, label, descriptor, device, intermediate_bytes
             )
-        if self._store.is_on_gpu(opened.lease):
-            try:
+        try:
+            if self._sessions.find(session.name) is None:  # it went while the model was loading
+                raise StoreError("the session has ended")
+            if self._store.is_on_gpu(opened.lease):
                 session.watch()
-            except StoreError:
-                self._store.forget([opened.lease])
-                raise
-        if self._sessions.find(session.name) is None:  # it went while the model was loading
+        except StoreError:
             self._store.forget([opened.lease])
-            raise StoreError("the session has ended")
+            raise
         session.leases.add(opened.lease)
         return opened
 
