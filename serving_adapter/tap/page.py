@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from serving_adapter.tap.tally import ClientTally
+from serving_adapter.target.ray_serve.http_exchange import exchanged
 
 SERVER_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 << 20
@@ -28,7 +28,7 @@ def page_of(tally: ClientTally, server_url: str | None) -> Callable[..., Iterabl
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
             of_server = b"" if server_url is None else _of_server(server_url, environ.get("QUERY_STRING", ""))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             start_response("502 Bad Gateway", [("content-type", "text/plain")])
             return [f"the server's metrics page {server_url} cannot be read: {error}\n".encode()]
         start_response("200 OK", [("content-type", CONTENT_TYPE)])
@@ -38,9 +38,9 @@ def page_of(tally: ClientTally, server_url: str | None) -> Callable[..., Iterabl
 
 
 def _of_server(url: str, query: str) -> bytes:
-    request = f"{url}?{query}" if query else url
-    with urllib.request.urlopen(request, timeout=SERVER_TIMEOUT_S) as page:
-        text: bytes = page.read(MAX_PAGE_BYTES + 1)
-    if len(text) > MAX_PAGE_BYTES:
+    answer = exchanged(f"{url}?{query}" if query else url, SERVER_TIMEOUT_S)
+    if answer.status != http.client.OK:
+        raise ValueError(f"it answers with status {answer.status}")
+    if len(answer.body) > MAX_PAGE_BYTES:
         raise ValueError(f"it has more than {MAX_PAGE_BYTES >> 20} MiB")
-    return b"".join(line for line in text.splitlines(keepends=True) if not COUNTED_HERE.match(line))
+    return b"".join(line for line in answer.body.splitlines(keepends=True) if not COUNTED_HERE.match(line))
