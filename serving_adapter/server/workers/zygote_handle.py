@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 STORE_SHARE = 0.5  # of the time to start: weights that the store does not give by then are loaded privately
 ANSWER_TIMEOUT_S = 10.0
 """A zygote that takes longer to fork hangs: it does nothing else."""
+MAX_UNANSWERED = 64
+"""Orders to fork, at once. The channel to the zygote has room for some three times as many."""
 
 CLOSED = "the server is shutting down"
 
@@ -73,6 +75,7 @@ class ZygoteHandle:
         self._process: ZygoteProcess | None = None
         self._control: socket.socket | None = None
         self._orders: deque[asyncio.Future[Child]] = deque()  # those that wait for their answer
+        self._unanswered = asyncio.Semaphore(MAX_UNANSWERED)
         self._watching: asyncio.Task[None] | None = None
         self._is_building = self._is_closed = False
         self.pid = 0
@@ -151,14 +154,9 @@ class ZygoteHandle:
 
         At `meeting` the first member of a unit listens for the others.
         """
-        worker, theirs = self._handle(kind)
-        descriptors: tuple[int, ...] = (theirs.fileno(), worker.inputs.fd, worker.outputs.fd)
-        if meeting is not None:
-            descriptors = (*descriptors, meeting.fileno())
+        async with self._unanswered:
+            worker = await self._forked(order, kind, meeting)
         try:
-            with theirs:
-                answer = self._send(order, descriptors)
-            worker.belongs_to(*await self._answered(answer))
             ready = await receive(worker.channel, messages.parse_worker_start, self.start_timeout_s)
         except TimeoutError:
             worker.close()
@@ -172,6 +170,23 @@ class ZygoteHandle:
         if ready is None or isinstance(ready, BuildError):
             worker.close()
             raise ModelFailed(ready.error if ready else "it ended while it warmed up")
+        return worker
+
+    async def _forked(
+        self, order: ForkWorker, kind: tuple[object, ...], meeting: socket.socket | None
+    ) -> WorkerHandle:
+        """A new worker that has yet to warm up."""
+        worker, theirs = self._handle(kind)
+        descriptors: tuple[int, ...] = (theirs.fileno(), worker.inputs.fd, worker.outputs.fd)
+        if meeting is not None:
+            descriptors = (*descriptors, meeting.fileno())
+        try:
+            with theirs:
+                answer = self._send(order, descriptors)
+            worker.belongs_to(*await self._answered(answer))
+        except BaseException:
+            worker.close()
+            raise
         return worker
 
     def signal(self, what: WorkerSignal, pid: int) -> None:

@@ -96,3 +96,24 @@ def test_what_cannot_be_read_is_left_out_where_no_order_waits(caplog: pytest.Log
     asyncio.run(scenario())
     (said,) = [record.message for record in caplog.records if "is left out" in record.message]
     assert "a part of it was lost" in said
+
+
+def test_however_many_workers_are_wanted_at_once_their_orders_have_room() -> None:
+    async def scenario() -> None:
+        handle, zygote = await started()
+        loop, wanted = asyncio.get_running_loop(), 1000
+
+        async def answer() -> None:
+            await loop.sock_recv(zygote.channel, MAX_MESSAGE_BYTES)  # what to build
+            while await loop.sock_recv(zygote.channel, MAX_MESSAGE_BYTES):
+                await zygote.say(Forked(0, "there is no room"))
+
+        answering = asyncio.create_task(answer())
+        forking = [handle.fork(ForkWorker(1, 1), ()) for _ in range(wanted)]
+        outcomes = await asyncio.gather(*forking, return_exceptions=True)
+        answering.cancel()
+        assert [str(outcome) for outcome in outcomes] == ["there is no room"] * wanted
+        assert handle.is_serving
+        await handle.close()
+
+    asyncio.run(scenario())
