@@ -88,6 +88,12 @@ class Clash(NamedTuple):
     sentence: str
 
 
+def _describes_load(options: TuneFlags) -> bool:
+    """Whether one of the options of an open load was given."""
+    names = ("rate", "arrivals", "sizes", "input_data", "shape", "time_unit")
+    return any(getattr(options, name) != getattr(TuneFlags, name) for name in names)
+
+
 CLASHES = (
     Clash(
         lambda o: o.jointly and len(models_of(o)) < 2 and (o.model is not None or o.resume is None),
@@ -150,8 +156,9 @@ CLASHES = (
         "--shape is of made-up values: leave it out beside --input-data",
     ),
     Clash(
-        lambda o: bool(o.shape or o.time_unit) and o.target is not None and not o.bench,
-        "--shape and --time-unit are of a load of the run's own: add --bench, or leave them out",
+        lambda o: _describes_load(o) and o.target is not None and not o.bench,
+        "--rate, --arrivals, --sizes, --input-data, --shape and --time-unit are of a load of the run's own: "
+        "add --bench, or leave them out",
     ),
     Clash(
         lambda o: o.bench and o.advise,

@@ -172,7 +172,11 @@ def test_the_capacity_within_a_limit_is_told_before_and_after(
         (("--concurrency", "1,2", "--bench", "--resume", "run"), "give one --concurrency"),
         (("--json", "--advise"), "--json prints the summary of a run that tunes: leave it away"),
         (("--json", "--dry-run"), "--json prints the summary of a run that tunes: leave it away"),
-        (("--shape", "x:4"), "--shape and --time-unit are of a load of the run's own: add --bench"),
+        (("--shape", "x:4"), "are of a load of the run's own: add --bench, or leave them out"),
+        (("--rate", 80), "are of a load of the run's own: add --bench, or leave them out"),
+        (("--arrivals", "bursts"), "are of a load of the run's own: add --bench, or leave them out"),
+        (("--sizes", "fixed:8"), "are of a load of the run's own: add --bench, or leave them out"),
+        (("--input-data", "a.json"), "are of a load of the run's own: add --bench, or leave them out"),
         (("--bench", "--shape", "x:4", "--input-data", "a.json"), "--shape is of made-up values"),
     ],
 )
