@@ -177,6 +177,10 @@ CLASHES = (
         "--advise observes and runs no agent: leave --agent-from away",
     ),
     Clash(
+        lambda o: bool(o.pin) and o.advise,
+        "--advise observes what is in force and sets no knob: leave --pin away, or tune",
+    ),
+    Clash(
         lambda o: o.apply_after_advise and not o.advise,
         "--apply-after-advise applies what --advise recommends: give both",
     ),

@@ -62,6 +62,7 @@ def test_a_models_own_pin_counts_before_that_of_any() -> None:
         ({"pin": ("instances=one",)}, "cannot read --pin"),
         ({"pin": ("instances=1", "instances=2")}, "--pin gives instances twice"),
         ({"pin": ("bert.instances=1",), "model": "a,b"}, "--pin names bert, but a, b is tuned"),
+        ({"pin": ("instances=1",), "advise": True}, "observes what is in force and sets no knob"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(options: dict[str, object], says: str) -> None:
