@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
@@ -22,12 +22,12 @@ def default_space(
     that tells no knobs can only be observed, so one configuration stands for what is in force.
     """
     cores = cores or USUAL_CORES
-    instances: Iterable[int] = range(1, min(4, 2 * cores) + 1)
+    instances: Sequence[int] = range(1, min(4, 2 * cores) + 1)
     threads = _powers_of_two(cores)
     if room is not None:
         instances = sorted({*_powers_of_two(room.instances), room.instances})
         threads = _powers_of_two(room.threads)
-    values: dict[str, Iterable[int]] = {
+    values: dict[str, Sequence[int]] = {
         "instances": instances,
         "intra_op_threads": threads,
         "inter_op_threads": threads,
@@ -37,12 +37,14 @@ def default_space(
     }
     if not knobs:
         return ConfigurationSpace.of(instances=[1])
-    within = {
-        name: [value for value in usual if knobs[name].low <= value <= knobs[name].high]
-        for name, usual in values.items()
-        if name in knobs
-    }
+    within = {name: _within(knobs[name], usual) for name, usual in values.items() if name in knobs}
     return ConfigurationSpace.of(**within)
+
+
+def _within(limits: Limits, usual: Sequence[int]) -> list[int]:
+    """Those of the usual values that a knob may have; where it may have none, the nearest that it may."""
+    fitting = [value for value in usual if limits.low <= value <= limits.high]
+    return fitting or sorted({min(max(value, limits.low), limits.high) for value in usual})
 
 
 def _powers_of_two(most: int) -> list[int]:

@@ -48,6 +48,22 @@ def test_no_grid_holds_larger_batches_than_the_model_takes():
         check_space(ConfigurationSpace.of(max_batch_size=[1, 8]), knobs)
 
 
+@pytest.mark.parametrize(
+    ("knob", "limits", "values"),
+    [
+        ("max_batch_size", Limits(32, 1024), [32]),  # a step of an ensemble takes no smaller batches
+        ("max_batch_size", Limits(8, 1024), [8, 16]),
+        ("max_ongoing_requests", Limits(1, 4), [4]),
+        ("max_queue_delay_us", Limits(10, 500), [10, 500]),
+    ],
+)
+def test_a_knob_that_may_have_no_usual_value_has_the_nearest(knob: str, limits: Limits, values: list[int]):
+    knobs = only("instances") | {knob: limits}
+    space = default_space(knobs, cores=1)
+    assert space.to_json()[knob] == values
+    check_space(space, knobs)
+
+
 def test_what_was_found_is_on_the_grid_whatever_our_limits():
     found = {"max_batch_size": 4096}
     check_space(ConfigurationSpace.of(max_batch_size=[8, 4096]), KNOBS, found)
