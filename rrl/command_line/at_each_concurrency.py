@@ -35,7 +35,8 @@ def tune_at_each(options: TuneOptions, console: Console, stop: Stop, shared: Sha
     for level in levels:
         console.rule(f"{level} requests at once")
         out = folder / f"concurrency-{level}"
-        one = dataclasses.replace(options, concurrency=level, out=out, agent_from=before)
+        knobs = options.knobs if before is None else ()  # The grid is then that of the run before.
+        one = dataclasses.replace(options, concurrency=level, out=out, agent_from=before, knobs=knobs)
         codes.append(tune(one, console, stop, shared))
         if ends_all(codes[-1]):
             return codes[-1]
