@@ -6,7 +6,7 @@ A run ends in one of these ways. In all of them something is put in force and th
 |---|---|
 | did all it was to do | what the validation showed to be better, else the start |
 | was stopped, or its time was up | the best known, if plainly better than the start, else what was found |
-| cannot measure the best or the start again | what was found |
+| cannot measure the best or the start | what was found |
 | failed, or gave up | as when it was stopped; then the error goes on |
 | finds what somebody else has set | that |
 
@@ -82,6 +82,9 @@ class EndOfRun:
             text = str(up) or "the time is up before the best could be measured in turns"
             return self._keep(self._early(text))
         except CannotMeasure as refused:
+            if self._in_force.number is None:  # What was found, off the grid: nothing has replaced it yet.
+                self._leave()
+                raise GivenUp(f"{refused}; what was found stays in force") from None
             return self._keep(ToKeep(self._as_found, str(refused)))
         except GivenUp as given_up:
             with suppress(Exception):  # as below

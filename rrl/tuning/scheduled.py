@@ -19,7 +19,7 @@ from rrl.tuning.pacing import Pacing
 
 
 class CannotMeasure(Exception):
-    """The target refuses what is to be validated, or is lost under it again; the text says which, and why."""
+    """The target refuses the start or the best, or is lost under it again; the text says which, and why."""
 
 
 class RunInterval(Protocol):
@@ -49,9 +49,11 @@ class Scheduled:
                 return record
             was_lost = bool(record.measurement.gap) and not record.measurement.gap_by_others
             lost_again = was_lost and self._guard.fitness.was_lost_again(number)
-            if kind == "validation" and (record.not_taken or lost_again):
+            refused, validates = record.not_taken and kind != "wait", kind == "validation"
+            if refused or (validates and lost_again):
                 which = "the start" if number == self._guard.start else "the best known"
-                raise CannotMeasure(f"{which} cannot be measured again: {record.measurement.gap}")
+                again = " again" if validates else ""
+                raise CannotMeasure(f"{which} cannot be measured{again}: {record.measurement.gap}")
             self._pacing.check_time()
             if record.measurement.gap_by_others and self._guard.must_act:
                 self.wait(record.measurement.gap)  # in what shows whether this one is to blame

@@ -51,8 +51,8 @@ def space_of(
     given = without_forbidden(given, options.forbid, found)
     if pinned:
         given = with_pins(given, pinned, list(target.knobs()), sorted(forbidden_knobs(options.forbid)))
-        start = {**start, **pinned}
-    given = _with_batches_for_every_request(given, options, target, start, console)
+    given = _with_batches_for_every_request(given, pinned, options, target, start, console)
+    start = {**start, **pinned}
     space = with_values(given, start)
     if options.knobs:
         _say_what_was_added(given, space, start, console)
@@ -60,14 +60,21 @@ def space_of(
 
 
 def _with_batches_for_every_request(
-    given: ConfigurationSpace, options: TuneOptions, target: Target, start: Configuration, console: Console
+    given: ConfigurationSpace,
+    pinned: Configuration,
+    options: TuneOptions,
+    target: Target,
+    start: Configuration,
+    console: Console,
 ) -> ConfigurationSpace:
-    """The grid without batches that a request of several items may not fit into."""
+    """The grid without batches that a request of several items may not fit into. None may be pinned."""
     bearable = _without_smaller_batches(given, start)
     if bearable == given or not target.requests_hold_several_items():
         return given
     why = "some requests hold several items, and Triton answers none that holds more than that"
     least = f"max_batch_size stays at {start['max_batch_size']} or above: {why}"
+    if "max_batch_size" in pinned:
+        raise ValueError(f"{least}; --pin sets a smaller one: pin no less, or leave it away")
     if options.resume is not None:
         raise ValueError(f"{least}; the run in {options.resume} was to try smaller ones: begin another")
     console.print(least, style="yellow")

@@ -16,9 +16,10 @@ from rrl.interval import Watch
 from rrl.journal import read
 from rrl.measurement import NODES_CHANGED, Measurement
 from rrl.tuning.ending import Kept
+from rrl.tuning.giving_up import GivenUp
 from rrl.views.summary import summarise
 from tests.support.runs.told_costs import ToldCosts
-from tests.support.runs.tuned_runs import SETTINGS, Refusing, StopAfter, kinds, run, simulated, tuning
+from tests.support.runs.tuned_runs import SETTINGS, SPACE, Refusing, StopAfter, kinds, run, simulated, tuning
 
 
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
@@ -155,6 +156,36 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: no memory"
     assert kinds(read(tmp_path)[1]).count("validation") == turns
+
+
+@pytest.mark.parametrize("is_on_grid", [True, False])
+def test_a_start_that_is_refused_from_the_first_ends_the_run_and_what_was_found_stays(
+    is_on_grid: bool, tmp_path: Path
+) -> None:
+    """A pinned value that requests of several items do not fit into, say."""
+    found = {"instances": 1 if is_on_grid else 3, "intra_op_threads": 1}
+    put: list[int] = []
+    left: list[bool] = []
+    stop = StopAfter(5)
+    t = tuning(
+        tmp_path,
+        simulated(Refusing),
+        found=found,
+        put_in_force=put.append,
+        leave=lambda: left.append(True),
+        listeners=[stop],
+        stop=stop,
+    )
+    t.env.refused = t.env.start
+    if is_on_grid:
+        kept = run(t)
+        assert SPACE.configuration(kept.number) == found
+        assert kept.reason == "the start cannot be measured: no memory"
+    else:
+        with pytest.raises(GivenUp, match="the start cannot be measured: no memory; what was found stays"):
+            run(t)
+        assert (put, left) == ([], [True])
+    assert kinds(read(tmp_path)[1]) == ["baseline"]
 
 
 class Dying(SimulatedServing):

@@ -41,18 +41,28 @@ def asked(
     found: dict[str, int] = FOUND,
     start: dict[str, int] = FOUND,
     resume: Path | None = None,
+    pin: tuple[str, ...] = (),
 ) -> tuple[ConfigurationSpace, str]:
     target = SimpleNamespace(
         is_local=True,
+        model="minilm",
         cores=None,
         room=lambda: None,
         requests_hold_several_items=lambda: several_items,
         knobs=lambda: {name: KNOBS[name] for name in found},
     )
     said = io.StringIO()
-    options = TuneOptions(target="localhost:8001", knobs=knobs, resume=resume)
+    options = TuneOptions(target="localhost:8001", knobs=knobs, resume=resume, pin=pin)
     space = space_of(options, target, found, start, Console(file=said, width=300))  # type: ignore[arg-type]
     return space, said.getvalue()
+
+
+def test_batches_are_pinned_to_none_that_requests_do_not_fit_into() -> None:
+    assert asked((), False, pin=("max_batch_size=4",))[0].to_json()["max_batch_size"] == [4]
+    assert asked((), True, pin=("max_batch_size=16",))[0].to_json()["max_batch_size"] == [16]
+    for knobs in ((), ("instances=1:2",)):
+        with pytest.raises(ValueError, match=r"stays at 8 or above: .*; --pin sets a smaller one"):
+            asked(knobs, True, pin=("max_batch_size=4",))
 
 
 def test_a_resumed_run_has_the_grid_it_had_whatever_is_in_force_now() -> None:
