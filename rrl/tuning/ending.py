@@ -154,34 +154,39 @@ class EndOfRun:
         return Kept(number, True, f"another client set it; {reason}")
 
     def _tell(self, number: int, changes: bool, reason: str) -> None:
-        is_as_found = number == self._as_found
+        is_tuned = number != self._as_found
         if not changes:
-            how = "as found" if is_as_found else "as tuned"
+            how = "as tuned" if is_tuned else "as found" if self._is_found(number) else "as the run started"
             self._telling.notice(f"left in force, {how}: {reason}")
             return
-        what = "restored what was found" if is_as_found else "left in force"
-        if is_as_found and self._in_force.found_number is None:
-            what = "restored the start of the run resumed"  # whose grid does not hold what was found now
+        what = "left in force" if is_tuned else f"restored {self._in_words(number)}"
         self._in_force.change(number, DECISION, f"{what}: {reason}")
 
+    def _is_found(self, number: int) -> bool:
+        """True if it is what was found. The start of a resumed run, or one with pins, may be another."""
+        return number == self._in_force.found_number
+
+    def _in_words(self, as_found: int) -> str:
+        return "what was found" if self._is_found(as_found) else "the start"
+
     def _put_in_force(self, put: Callable[[int], None], number: int) -> None:
-        """Where that is refused, what was found comes back rather than what was being explored."""
+        """Where that is refused, what was found or the start comes back, and not what was being explored."""
         try:
             put(number)
         except SetByOthers:
             raise
         except Exception as error:
-            if number != self._as_found and self._in_force.found_number is not None:
+            back = self._as_found
+            if number != back and (self._is_found(back) or self._guard.memory.knows(back)):
                 with suppress(Exception):  # the first error tells more
-                    self._put_back_found(put, error)
+                    self._put_back(put, back, error)
             raise
 
-    def _put_back_found(self, put: Callable[[int], None], error: Exception) -> None:
-        found = self._as_found
-        put(found)
-        refused = f"what was to be left could not be put in force ({error})"
-        self._write_ending(found, f"{refused}, so what was found was put back")
-        self._in_force.change(found, DECISION, f"restored what was found: {error}")
+    def _put_back(self, put: Callable[[int], None], number: int, error: Exception) -> None:
+        put(number)
+        refused, back = f"what was to be left could not be put in force ({error})", self._in_words(number)
+        self._write_ending(number, f"{refused}, so {back} was put back")
+        self._in_force.change(number, DECISION, f"restored {back}: {error}")
 
     def _write_ending(self, number: int, reason: str) -> None:
         self._journal.end(Ending(self._env.space.configuration(number), reason))

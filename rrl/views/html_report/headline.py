@@ -69,7 +69,7 @@ def title_in_words(run: RunView) -> str:
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
     if summary.validated and summary.turns.beyond_noise:
-        return "Left as found, the best was not taken"
+        return f"Left as {'found' if run.left_as_found else 'the run started'}, the best was not taken"
     is_over = run.complete or summary.validated or (run.ended and run.searched)
     return "Nothing better than the start" + (" was found" if is_over else " is known yet")
 
@@ -103,10 +103,11 @@ def _verdict(run: RunView) -> Children:
         none = "No interval with requests is in the journal, so there is nothing to compare."
         return tag("p", none, class_="verdict")
     in_force = run.ended and run.header.target not in (EMBEDDED, SIMULATION)
+    as_before = ", as found" if run.left_as_found else ", as the run started"
     left = [
         "Left in force: " if in_force else "To use: ",
         tag("strong", in_words(summary.left)),
-        "." if summary.found_better else ", as found.",
+        "." if summary.found_better else f"{as_before}.",
         f" Cost is {aim.cost}.",
     ]
     return [tag("p", _gain(run), class_="verdict"), tag("p", left, class_="left")]

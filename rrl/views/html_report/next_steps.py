@@ -43,7 +43,7 @@ def _knobs(run: RunView) -> Element:
 
 def _diff(run: RunView, diff: str) -> Children:
     if not diff:
-        if run.header.found_config_pbtxt is None or run.summary.found_better:
+        if run.header.found_config_pbtxt is None or not run.left_as_found:
             return None  # The journal does not tell the whole configuration.
         return tag("p", "The model's configuration stays as it was found.", class_="note")
     lines: list[Element | str] = []
@@ -68,7 +68,7 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     header = run.header
     if header.target == SIMULATION:
         return None
-    if not run.summary.found_better:
+    if run.left_as_found:
         return tag("p", "There is nothing to apply: the configuration found stays.")
     steps: list[Element] = []
     if header.target == EMBEDDED:

@@ -90,6 +90,12 @@ class RunView:
         return summary.validated or (self.searched and nothing_to_validate)
 
     @property
+    def left_as_found(self) -> bool:
+        """False also where the start is left, and a pinned knob makes that another than what was found."""
+        found = {**self.header.start, **self.header.found}
+        return all(found[name] == value for name, value in self.summary.left.items())
+
+    @property
     def tells_percentiles(self) -> bool:
         return any(np.isfinite(r.measurement.latency.p95_ms) for r in self.counted)
 

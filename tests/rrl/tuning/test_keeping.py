@@ -21,7 +21,17 @@ from rrl.records import Ending, Record
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from tests.support import CHECKOUT
-from tests.support.runs.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
+from tests.support.runs.tuned_runs import (
+    SETTINGS,
+    SPACE,
+    Changes,
+    StopAfter,
+    Told,
+    kinds,
+    run,
+    simulated,
+    tuning,
+)
 
 
 def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
@@ -158,7 +168,14 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
     assert kept.number == (t.guard.start if worse else left_before)
 
 
-def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
+OFF_THE_GRID = {"instances": 3, "intra_op_threads": 1}
+"""Found where a knob is pinned to another value, or by a resumed run."""
+
+
+@pytest.mark.parametrize(("found", "what"), [(None, "what was found"), (OFF_THE_GRID, "the start")])
+def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(
+    found: dict[str, int] | None, what: str, tmp_path: Path
+) -> None:
     changes = Changes()
     in_force: list[int] = []
 
@@ -167,18 +184,18 @@ def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path:
             raise RuntimeError("no memory for another process")
         in_force.append(number)
 
-    t = tuning(tmp_path, listeners=[changes], put_in_force=put_in_force)
+    t = tuning(tmp_path, listeners=[changes], put_in_force=put_in_force, found=found)
     with pytest.raises(RuntimeError, match="no memory"):
         run(t)
     assert in_force == [t.env.start]
     assert changes.seen[-1].after == SPACE.configuration(t.env.start)
-    assert changes.seen[-1].reason == "restored what was found: no memory for another process"
+    assert changes.seen[-1].reason == f"restored {what}: no memory for another process"
     ending = read_ending(tmp_path)
     assert ending is not None
     assert ending.kept == SPACE.configuration(t.env.start)
     assert ending.reason == (
         "what was to be left could not be put in force (no memory for another process), "
-        "so what was found was put back"
+        f"so {what} was put back"
     )
 
 
@@ -224,9 +241,26 @@ def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
 def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:
     run(tuning(tmp_path, stop=(stop := StopAfter(4)), listeners=[stop]))
     changes, stop = Changes(), StopAfter(2)
-    found = {"instances": 3, "intra_op_threads": 1}
-    t = tuning(tmp_path, resume=True, listeners=[changes, stop], stop=stop, found=found)
+    t = tuning(tmp_path, resume=True, listeners=[changes, stop], stop=stop, found=OFF_THE_GRID)
     t.agent.act = lambda observation: SPACE.action(5)
     t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
     assert run(t).number == t.env.start
-    assert changes.seen[-1].reason == "restored the start of the run resumed: interrupted"
+    assert changes.seen[-1].reason == "restored the start: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, "left in force, as found: interrupted"),
+        (OFF_THE_GRID, "left in force, as the run started: interrupted"),
+    ],
+)
+def test_a_start_that_stays_is_as_found_only_if_that_was_the_start(
+    found: dict[str, int] | None, words: str, tmp_path: Path
+) -> None:
+    told, stop = Told(), StopAfter(2)
+    t = tuning(tmp_path, found=found, listeners=[told, stop], stop=stop)
+    t.agent.act = lambda observation: SPACE.action(t.env.start)
+    kept = run(t)
+    assert kept.number == t.env.start
+    assert told.notices[-1] == words

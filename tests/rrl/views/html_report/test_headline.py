@@ -54,6 +54,24 @@ def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
     assert "Left in force" in text(root.find(".//header"))
 
 
+def test_a_start_that_is_left_and_was_not_found_is_there_to_apply(tmp_path: Path) -> None:
+    """A knob was pinned to another value than the one found."""
+    start = {"instances": 2, "max_batch_size": 1}
+    pinned = runs.tuned(tmp_path, start=start, rate_per_s=20.0, found=start | {"instances": 1})
+    assert not summarise(*pinned).found_better
+    root = shown(pinned, files=("best_config.pbtxt",))
+    said = text(root.find(".//header"))
+    assert f"Left in force: {in_words(start)}, as the run started." in said
+    assert ", as found" not in said
+    apply = text(section(root, "apply"))
+    assert "what a server is told at run time ends with the server" in apply
+    assert "cp best_config.pbtxt" in apply
+    assert "stays as it was found" not in text(section(root, "configuration"))
+    lost = replace(view(pinned).summary, validated=True, turns=Gain(1.2, 1.3, 1.4))
+    page_of_lost = page.page(replace(view(pinned), summary=lost), "", ())
+    assert text(page_of_lost.find(".//h1")) == "Left as the run started, the best was not taken"
+
+
 def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> None:
     header, records = good
     start = header.space.number(header.start)
