@@ -96,6 +96,7 @@ class Draining:
         """True while such a queue goes down, for a few intervals at most.
 
         A rollback may find requests waiting that can only fail now. Any other drain must not lose any.
+        Each call counts an interval, so it is to be asked once of each.
         """
         shrinkage = -measurement.backlog_growth
         sigmas = 1.0 if after_rollback else self.settings.drain_sigmas

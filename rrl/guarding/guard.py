@@ -204,6 +204,7 @@ class Guard:
         if tells_load or not self.memory.rate_per_s:
             self.memory.rate_per_s = self.memory.load_of(measurement)
         after_rollback = self._in_force.after_rollback
+        drains: bool | None = None
         if all_failed(measurement) and self.fitness.many_fail(measurement):
             drains = self._draining.goes_on(measurement, after_rollback, failing=True)
             if not drains and (gap := self._gaps.all_failed(number, measurement)):
@@ -215,7 +216,9 @@ class Guard:
         # After a rollback, failures while settling belong to the configuration before.
         before = [] if settling is None or after_rollback else [settling]
         failed = self.fitness.failures(number, [*before, measurement])
-        if self._draining.goes_on(measurement, after_rollback, failed > 0):
+        if drains is None:
+            drains = self._draining.goes_on(measurement, after_rollback, failed > 0)
+        if drains:
             return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rrl.guarding.settings import GuardSettings
@@ -92,6 +94,17 @@ def test_failures_of_a_queue_that_a_rollback_met_are_forgiven_until_it_is_gone()
         assert guard.admit(None)[:2] == (GOOD, decision)
         draining = measured(9e3, backlog=500, backlog_growth=-200, completions=360, failures=30)
         guard.judge(GOOD, 9e3, draining)
+    assert guard.fitness.fits(GOOD)
+
+
+def test_a_queue_that_a_rollback_met_and_that_only_fails_has_as_many_intervals_as_any_to_be_gone() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 50.0, **ABORTED)
+    only_fails = measured(math.nan, backlog=500, backlog_growth=-200, completions=0, failures=360)
+    for _ in range(GuardSettings().drain_intervals):
+        assert guard.admit(None).number == GOOD
+        guard.judge(GOOD, math.nan, only_fails)
     assert guard.fitness.fits(GOOD)
 
 
