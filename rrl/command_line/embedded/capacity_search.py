@@ -22,7 +22,10 @@ SHARE_TUNED_AT = 0.9
 
 
 def before_run(embedded: Embedded, header: Header, rate_per_s: float | None, console: Console) -> None:
-    """Searches what the start bears, unless an earlier part of the run did, and sets the rate to tune at."""
+    """Searches what the start bears, unless an earlier part of the run did, and sets the rate to tune at.
+
+    What was found of the configuration that such a part left is removed: the run may leave another.
+    """
     assert header.slo_p95_ms is not None
     path = path_of(embedded.folder, START)
     if path.is_file():
@@ -36,6 +39,7 @@ def before_run(embedded: Embedded, header: Header, rate_per_s: float | None, con
             f"the start bears no load with a p95 of at most {header.slo_p95_ms:g} ms; give a higher "
             "--slo-p95-ms, or seek the limit first with --objective strict-slo"
         )
+    path_of(embedded.folder, LEFT).unlink(missing_ok=True)
     console.print(f"the start bears {found['level']:.3g}/s at p95 <= {header.slo_p95_ms:g} ms")
     rate_per_s = rate_per_s or round(SHARE_TUNED_AT * found["level"], 1)
     embedded.settings = replace(embedded.settings, rate_per_s=rate_per_s)
