@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from rrl.measurement import nodes_changed
+from rrl.measurement import has_traffic, nodes_changed
 from rrl.records import Kind, Record
 
 Part = Literal["search", "validation"]
@@ -72,8 +72,10 @@ def cost_of_exploration(records: Sequence[Record], start_ms: StartLatencies | fl
 
 
 def _was_away(record: Record) -> bool:
-    """A target that refused a change, or whose nodes came or went, was there and counted."""
-    return bool(record.measurement.gap) and not (record.not_taken or nodes_changed(record.measurement))
+    """A target that refused a change was there. It counted where others changed something, or all failed."""
+    seen = record.measurement
+    counted = seen.gap_by_others and (has_traffic(seen) or nodes_changed(seen))
+    return bool(seen.gap) and not (record.not_taken or counted)
 
 
 def excess_request_s(records: Sequence[Record], start_ms: StartLatencies | float) -> list[float]:

@@ -15,10 +15,11 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Agent
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
+from rrl.guarding.outage import DOWN
 from rrl.journal import Journal, read
 from rrl.knobs import in_words
 from rrl.measured_costs import best_known
-from rrl.measurement import NODES_CHANGED, LatencySummary
+from rrl.measurement import NODES_CHANGED, LatencySummary, Measurement
 from rrl.queueing.machine import Machine
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
@@ -228,15 +229,30 @@ def test_what_users_saw_while_a_change_settled_is_part_of_its_cost(run: tuple[He
 
 
 @pytest.mark.parametrize(
-    ("gap", "by_others", "unknown"), [("the server restarted", False, 1), (NODES_CHANGED, True, 0)]
+    ("gap", "by_others", "unknown"),
+    [
+        ("the server restarted", False, 1),
+        (NODES_CHANGED, True, 0),
+        ("another client changed the configuration within the interval: instances 2 -> 3", True, 0),
+        (DOWN, True, 0),
+    ],
 )
-def test_failures_are_not_known_of_an_interval_in_which_the_target_was_away_and_are_where_a_node_was(
+def test_failures_are_not_known_of_an_interval_in_which_the_target_was_away_and_are_of_any_other_gap(
     run: tuple[Header, list[Record]], gap: str, by_others: bool, unknown: int
 ) -> None:
     there = run[1][0]
-    measurement = replace(there.measurement, gap=gap, gap_by_others=by_others)
+    measurement = replace(there.measurement, failures=3, gap=gap, gap_by_others=by_others)
     record = replace(there, transition=replace(there.transition, measurement=measurement))
-    assert cost_of_exploration([record], 50.0).gaps == unknown
+    cost = cost_of_exploration([record], 50.0)
+    assert (cost.failures, cost.gaps) == (3, unknown)
+
+
+def test_failures_are_not_known_of_an_interval_in_which_somebody_had_unloaded_the_model(
+    run: tuple[Header, list[Record]],
+) -> None:
+    absent = Measurement(5.0, 0, 0, 0, gap="the model is not loaded", gap_by_others=True)
+    record = replace(run[1][0], transition=replace(run[1][0].transition, measurement=absent))
+    assert cost_of_exploration([record], 50.0).gaps == 1
 
 
 def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:
