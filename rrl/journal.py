@@ -96,7 +96,8 @@ class Journal:
         """Opens the journal of an earlier run; ValueError if it is not one that `expected` continues.
 
         It is held before it is read: another run may just be ending it. Where a line is damaged, the run goes
-        on from the lines before it, and the whole file as it was stays beside the journal.
+        on from the lines before it, and the whole file as it was stays beside the journal. Its intervals are
+        planned as `expected` has them.
         """
         path = folder / FILE_NAME
         if not path.is_file():
@@ -110,22 +111,33 @@ class Journal:
                 _keep_copy(path)
             file.truncate(contents.length_bytes)  # what a kill left of a torn line, and the ending
             file.seek(0, os.SEEK_END)
+            journal = cls(path, contents.header, file, contents.records)
+            if expected is not None and contents.header != (planned := contents.header.planned_as(expected)):
+                journal._write_anew(planned, range(len(contents.records)))
         except BaseException:
             file.close()
             raise
-        return cls(path, contents.header, file, contents.records)
+        return journal
 
     def append(self, record: Record) -> None:
         self._write(record.to_json())
         self.records.append(record)
 
     def keep(self, indices: Sequence[int], earlier: dict[str, Any]) -> None:
-        """Forgets all other intervals: the file is replaced, whole or not at all.
+        """Forgets all other intervals. `earlier` is what the header tells of those from now on."""
+        self._write_anew(replace(self.header, earlier=earlier), indices)
+        self.records[:] = [self.records[i] for i in indices]
 
-        `earlier` is what the header tells of those that are gone from now on.
-        """
+    def end(self, ending: Ending) -> None:
+        """What the run leaves is in force."""
+        self._write(ending.to_json())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write_anew(self, header: Header, indices: Sequence[int]) -> None:
+        """Replaces the file by one of this header and these intervals, whole or not at all."""
         lines = self.path.read_bytes().splitlines(keepends=True)
-        header = replace(self.header, earlier=earlier)
         new = self.path.with_name(f"{self.path.name}.new")
         with errors_name(new):
             file = _held(new, os.O_CREAT | os.O_TRUNC)
@@ -141,14 +153,6 @@ class Journal:
         sync_folder(self.path.parent)
         self._file.close()
         self._file, self.header = file, header
-        self.records[:] = [self.records[i] for i in indices]
-
-    def end(self, ending: Ending) -> None:
-        """What the run leaves is in force."""
-        self._write(ending.to_json())
-
-    def close(self) -> None:
-        self._file.close()
 
     def _write(self, values: dict[str, Any]) -> None:
         """The whole line, or none of it, as on a full disk."""

@@ -25,6 +25,7 @@ MOST_CONCURRENCY = 4096  # of a closed loop
 SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
 Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: nothing was tried
 Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait", "table", "idle"]
+_PLAN = ("interval_s", "settle_s", "intervals", "duration_s")  # the header's fields of a run's intervals
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class Header:
                     f"the journal is of another {name}: {theirs}, not {ours}; "
                     "resume with the journal's own, or start a new run with --out"
                 )
+
+    def planned_as(self, other: Header) -> Header:
+        """The same, with as many intervals as those of `other`, and as long ones."""
+        return replace(self, **{name: getattr(other, name) for name in _PLAN})
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -168,6 +168,19 @@ def test_a_journal_that_goes_on_has_no_ending_any_more(tmp_path: Path) -> None:
     assert [r.number for r in read(tmp_path)[1]] == [0, 1, 2]
 
 
+def test_a_journal_that_goes_on_has_the_intervals_of_the_run_that_goes_on(tmp_path: Path) -> None:
+    ended(tmp_path)
+    now = header(interval_s=20.0, settle_s=3.0, intervals=100, duration_s=7200.0)
+    journal = Journal.open_to_resume(tmp_path, now)
+    with pytest.raises(ValueError, match="held by another rrl-tune"):
+        Journal.open_to_resume(tmp_path, now)
+    journal.append(record(2))
+    journal.close()
+    of_file, records = read(tmp_path)
+    assert journal.header == of_file == now
+    assert [r.number for r in records] == [r.number for r in journal.records] == [0, 1, 2]
+
+
 def test_a_torn_ending_is_none(tmp_path: Path) -> None:
     ended(tmp_path)
     path = tmp_path / FILE_NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from rrl.measurement import LatencySummary, Measurement
 from rrl.records import Record
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.pacing import MAX_INTERVAL_LENGTHS
 from rrl.tuning.settings import TuningSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
@@ -386,6 +388,15 @@ def test_the_time_ends_a_run_that_waits(tmp_path: Path, limits: ChangeLimits) ->
     assert 1.5 * HOUR_S <= env.now_s - NOON_S <= 2 * HOUR_S + 2 * INTERVAL_S
     assert not kept.stopped
     assert kept.number == t.in_force.number
+
+
+def test_a_resumed_run_takes_its_time_by_its_own_intervals(tmp_path: Path) -> None:
+    env, stop = Timed(), StopAfter(3)
+    run(tuning(tmp_path, env, stop=stop, listeners=[stop]))
+    longer = replace(header(env), interval_s=2 * INTERVAL_S)
+    with closing(Journal.open_to_resume(tmp_path, longer)) as journal:
+        again = LooseTuning(env, Wanderer(), Guard(env.start), journal)
+        assert again.pacing.undone_within_s == MAX_INTERVAL_LENGTHS * 2 * INTERVAL_S
 
 
 def test_where_the_run_ends_within_the_hour_changes_are_kept_for_the_validation(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from rrl.views.html_report import page
 from rrl.views.html_report.run_view import RunView
 from rrl.views.summary import summarise
@@ -23,6 +25,13 @@ def test_a_run_of_a_given_duration_that_was_validated_is_complete_whatever_inter
     assert "Ended early" in text(
         page.page(RunView(planned, before, summarise(planned, before), True), "", ())
     )
+
+
+def test_intervals_before_a_resume_with_shorter_ones_are_as_long_as_they_were(good: runs.Run) -> None:
+    header, records = good
+    shorter = replace(header, interval_s=runs.INTERVAL_S / 10)
+    lasted_min = np.diff(RunView(shorter, records, summarise(*good), True).ends_min)
+    np.testing.assert_allclose(lasted_min, runs.INTERVAL_S / 60)
 
 
 def test_a_run_of_a_given_duration_that_found_nothing_to_validate_is_complete_when_its_time_is_up(
