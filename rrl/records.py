@@ -107,6 +107,7 @@ class Header:
 _DEFAULTS: dict[str, Any] = {
     "changed_at_s": (),
     "not_taken": False,
+    "left_to_others": False,
     "settling": None,
     "share": 1.0,
 }
@@ -141,10 +142,16 @@ class Record:
     not_taken: bool = False  # the server refused this configuration and kept what it had
     settling: Measurement | None = None  # of a live change: from before it until the interval was measured
     share: float = 1.0  # of the usual time that it was measured for
+    left_to_others: bool = False  # what another client had set stayed in force in its place
 
     @property
     def measurement(self) -> Measurement:
         return self.transition.measurement
+
+    @property
+    def was_in_force(self) -> bool:
+        """False where the target kept another configuration than the record's."""
+        return not (self.not_taken or self.left_to_others)
 
     @property
     def counted(self) -> bool:

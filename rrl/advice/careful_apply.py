@@ -158,7 +158,7 @@ class AgreedChange:
             self.point.claim(
                 header.found, header.found_config_pbtxt or "", header.settle_s + header.interval_s
             )
-            view = make_view(console, log, guard, SETTINGS)
+            view = make_view(console, log, guard, SETTINGS, header.found)
             listeners: list[Listener] = [ChangeLog(self.folder), view]
             listeners += [BestInStateFile(self.point, guard, space), CountedChanges(self.limits)]
             if self.restored is not None:

@@ -38,6 +38,7 @@ from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.journal import Journal
 from rrl.queueing.machine import Machine
+from rrl.space import Configuration
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.keeping import Keeping
@@ -143,7 +144,7 @@ def _open(
     settings = _settings(grid.options)
     server.claim(header)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
-    onlookers = _onlookers(console, log, guard, belief, settings, server)
+    onlookers = _onlookers(console, log, guard, belief, settings, server, grid.tuned_as_found)
     if onlookers.events is not None:
         stack.callback(onlookers.events.close)
     onlookers.listeners.append(metrics)
@@ -184,9 +185,10 @@ def _onlookers(
     belief: Belief | JointBelief,
     settings: TuningSettings,
     server: RunningServer,
+    in_force: Configuration,
 ) -> Onlookers:
     folder = log.path.parent
-    view = make_view(console, log, guard, settings)
+    view = make_view(console, log, guard, settings, in_force)
     events = None if settings.watches else TensorBoardEvents(folder, log.header, log.records)
     others = server.listeners(view, guard, log.header.space)
     start_beside = StartBesideRun(log.header, guard, belief)

@@ -9,6 +9,7 @@ import bisect
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 
@@ -93,6 +94,11 @@ class ChangeLimits:
         if len(self._changed_at_s) > MOST_REMEMBERED:
             newest_s = self._changed_at_s[-1]
             self._changed_at_s[:] = [s for s in self._changed_at_s if s + 2 * HOUR_S > newest_s]
+
+    def not_made(self, at_s: float) -> None:
+        """The change that was counted at this moment was not made after all."""
+        with suppress(ValueError):  # forgotten by now
+            self._changed_at_s.remove(at_s)
 
     def none_after(self, now_s: float) -> None:
         """Changes of a moment to come were told by a clock that was set back since: they count from now."""

@@ -50,6 +50,8 @@ class InForce:
         if interval.gave_way or interval.refused:
             self.number = before
             if changes:
+                if interval.gave_way:
+                    self._limits.not_made(self._changed_at_s.pop())
                 kept = self._configuration(before)
                 why = f"not made: {gap}" if interval.gave_way else gap
                 self._telling.changed(self._configuration(number), kept, UNDONE, why)

@@ -123,7 +123,8 @@ class Tuning:
         if judgement.gap:
             nothing = replace(seen.measurement, gap=judgement.gap, gap_by_others=True)
             seen = replace(seen, measurement=nothing, cost=math.nan)
-        record = self.records.write(kind, choice, seen, judgement, decision_ms)
+        left_to_others = watch.hands_off or seen.gave_way
+        record = self.records.write(kind, choice, seen, judgement, decision_ms, left_to_others)
         self._teach(record)
         self.telling.measured(record)
         if self.journal_rotation is not None:

@@ -43,9 +43,18 @@ class RecordWriter:
         return "" if was_there or last is None else last.measurement.gap
 
     def write(
-        self, kind: Kind, choice: Admission, interval: Interval, judgement: Judgement, decision_ms: float
+        self,
+        kind: Kind,
+        choice: Admission,
+        interval: Interval,
+        judgement: Judgement,
+        decision_ms: float,
+        left_to_others: bool,
     ) -> Record:
-        """The record is on the disk when this returns."""
+        """The record is on the disk when this returns.
+
+        `left_to_others`: what another client had set stayed in force in it.
+        """
         number, after = interval.number, interval.observation
         before = after if self.observation is None else self.observation
         action = self._space.action(number)
@@ -66,6 +75,7 @@ class RecordWriter:
             not_taken=interval.refused,
             settling=interval.settling,
             share=interval.share,
+            left_to_others=left_to_others,
         )
         self._journal.append(record)
         if record.counted:

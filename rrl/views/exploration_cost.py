@@ -72,9 +72,12 @@ def cost_of_exploration(records: Sequence[Record], start_ms: StartLatencies | fl
 
 
 def _was_away(record: Record) -> bool:
-    """A target that refused a change was there. It counted where others changed something, or all failed."""
+    """A target that refused a change was there. It counted where others changed something, or all failed.
+
+    What users saw of a configuration that another client had set is no cost of the run.
+    """
     seen = record.measurement
-    counted = seen.gap_by_others and (has_traffic(seen) or nodes_changed(seen))
+    counted = seen.gap_by_others and (has_traffic(seen) or nodes_changed(seen) or record.left_to_others)
     return bool(seen.gap) and not (record.not_taken or counted)
 
 

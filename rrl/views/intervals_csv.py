@@ -57,13 +57,13 @@ def _rows(header: Header, records: Sequence[Record]) -> Iterator[list[Value]]:
     for number, record in enumerate(records, 1):
         ended_at = datetime.fromtimestamp(record.wall_time_s, UTC).isoformat(timespec="milliseconds")
         elapsed_s = record.wall_time_s - records[0].wall_time_s + header.interval_s
-        changed = record.configuration != before and not record.not_taken
+        changed = record.configuration != before and record.was_in_force
         yield [
             *(number, ended_at, elapsed_s, record.kind, record.decision, changed),
             *(record.configuration[name] for name in header.space.names),
             *(of(record) for of in _THEN.values()),
         ]
-        before = before if record.not_taken else record.configuration
+        before = record.configuration if record.was_in_force else before
 
 
 def _cell(value: Value) -> str:

@@ -56,7 +56,9 @@ class TensorBoardEvents(Listener):
             "guard/rollbacks": self._rollbacks,
             "tuner/decision_ms": record.decision_ms,
             "tuner/apply_ms": record.apply_ms,
-        } | {f"knobs/{name}": value for name, value in record.configuration.items()}
+        }
+        if record.was_in_force:
+            scalars |= {f"knobs/{name}": value for name, value in record.configuration.items()}
         for tag, value in scalars.items():
             if math.isfinite(value):
                 self._writer.add_scalar(tag, value, self._interval, wall_time_s=record.wall_time_s)

@@ -20,6 +20,7 @@ from rrl.guarding.guard import Guard
 from rrl.journal import Journal
 from rrl.knobs import in_words
 from rrl.records import NO_END, Decision, Header, Kind, Record
+from rrl.space import Configuration
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.settings import TuningSettings
@@ -73,8 +74,15 @@ class LiveView(Listener):
     """Progress, load, configuration, latency now and at the start, the best so far, what the guard did."""
 
     def __init__(
-        self, console: Console, header: Header, guard: Guard, total: int | None, done: int = 0
+        self,
+        console: Console,
+        header: Header,
+        guard: Guard,
+        in_force: Configuration,
+        total: int | None,
+        done: int = 0,
     ) -> None:
+        """`in_force`: before the first change."""
         self._console, self._header, self._guard = console, header, guard
         self._progress = ProgressBar(
             TextColumn("[bold]{task.description:<19}"),
@@ -88,7 +96,7 @@ class LiveView(Listener):
             speed_estimate_period=120.0,
         )
         self._task = self._progress.add_task(PHASES["baseline"], total=total, completed=done)
-        self._in_force = guard.start
+        self._in_force = dict(in_force)
         self._change = "none so far"
         self._waits = ""
         self._last: Record | None = None
@@ -100,13 +108,13 @@ class LiveView(Listener):
 
     def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:
         self._progress.update(self._task, description=PHASES[kind])
-        self._in_force = number
         self._waits = reason if decision == "wait" else ""
         if decision in ("rollback", "hold", "refused"):
             self._guard_said = remark_in_words(decision, reason)
         self._live.update(self._view())
 
     def changed(self, change: Change) -> None:
+        self._in_force |= change.after
         self._change = f"{change.at:%H:%M:%S}  {change.what}: {change.reason}"
         self._live.update(self._view())
 
@@ -133,13 +141,14 @@ class LiveView(Listener):
 
     def _view(self) -> Panel:
         space = self._header.space
+        in_force = {name: self._in_force[name] for name in space.names if name in self._in_force}
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", justify="right", no_wrap=True)
         rows.add_column()
         m = self._last.measurement if self._last else None
         start_p95_ms = sum(self._start_p95_ms) / len(self._start_p95_ms) if self._start_p95_ms else math.nan
         rows.add_row("load", f"{m.arrival_rate_per_s:.1f} requests/s" if m else "measuring ...")
-        rows.add_row("in force", Text(in_words(space.configuration(self._in_force)), style="bold"))
+        rows.add_row("in force", Text(in_words(in_force), style="bold"))
         rows.add_row(
             "at the start", f"mean {_ms(self._guard.memory.start_latency_ms)} ms  p95 {_ms(start_p95_ms)} ms"
         )
@@ -165,15 +174,17 @@ class LiveView(Listener):
         return Panel(Group(self._progress, Text(), rows), title=title, border_style="blue", padding=(1, 2))
 
 
-def make_view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
-    """The live view in a terminal, else the plain one."""
+def make_view(
+    console: Console, log: Journal, guard: Guard, settings: TuningSettings, in_force: Configuration
+) -> PlainView | LiveView:
+    """The live view in a terminal, else the plain one. `in_force`: before the first change."""
     done = sum(map(uses_up, log.records))
     extra = 1 if done else 0  # A resumed run measures the start once more.
     total: int | None = settings.baseline + settings.intervals + 2 * settings.validation + extra
     if settings.intervals >= NO_END:
         total = None
     if console.is_terminal:
-        return LiveView(console, log.header, guard, total, done)
+        return LiveView(console, log.header, guard, in_force, total, done)
     return PlainView(console, log.header, total, done)
 
 

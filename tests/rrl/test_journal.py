@@ -77,7 +77,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, header())
     written = [
         record(changed_at_s=(1.7e9, 1.7e9 + 0.25), not_taken=True, settling=record().measurement),
-        record(2, math.nan, learned=False, verdict="nothing was completed"),
+        record(2, math.nan, learned=False, verdict="nothing was completed", left_to_others=True),
     ]
     for r in written:
         journal.append(r)
@@ -92,6 +92,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert math.isnan(records[1].cost)
     assert [r.changed_at_s for r in records] == [r.changed_at_s for r in written]
     assert [r.not_taken for r in records] == [True, False]
+    assert [r.left_to_others for r in records] == [False, True]
     assert records[0].settling is not None
     assert records[0].settling.latency == record().measurement.latency
     assert records[1].settling is None
@@ -105,7 +106,7 @@ def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> N
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for name in ("validation", "limits"):
         del lines[0][name]
-    for name in ("changed_at_s", "not_taken", "settling"):
+    for name in ("changed_at_s", "not_taken", "settling", "left_to_others"):
         del lines[1][name]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read_header, (only,) = read(tmp_path)

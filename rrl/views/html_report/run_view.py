@@ -116,14 +116,16 @@ class RunView:
         changes = []
         before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
         for i, record in enumerate(self.records):
-            if dict(record.configuration) != dict(before) and not record.not_taken:
+            if not record.was_in_force:
+                continue
+            if dict(record.configuration) != dict(before):
                 at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(
                     PlacedChange(Change(at, before, record.configuration, record.decision, why), i)
                 )
                 before = record.configuration
-            elif record.changed_at_s and not record.not_taken:
+            elif record.changed_at_s:
                 at = _moment(record.changed_at_s[-1])
                 why = self._why_put_back(i)
                 changes.append(PlacedChange(Change(at, {}, record.configuration, PUT_BACK, why), i))

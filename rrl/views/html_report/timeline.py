@@ -158,9 +158,10 @@ def _knob(run: RunView, name: str, values: Sequence[int], edges: Sequence[float]
             KNOB_HEIGHT - margin - (KNOB_HEIGHT - 2 * margin) / max(len(values) - 1, 1) * values.index(value)
         )
 
-    used = ", ".join(shown(name, v) for v in sorted({r.configuration[name] for r in run.records}))
+    in_force = [r.configuration[name] if r.was_in_force else None for r in run.records]
+    used = ", ".join(shown(name, v) for v in sorted({v for v in in_force if v is not None}))
     left = run.summary.left[name]
-    steps = charts.stairs(edges, [y(r.configuration[name]) for r in run.records], "knob-line")
+    steps = charts.stairs(edges, [None if v is None else y(v) for v in in_force], "knob-line")
     return charts.plot(
         KNOB_HEIGHT,
         f"{words_of(name).label}: {used} in force, {shown(name, left)} to use",

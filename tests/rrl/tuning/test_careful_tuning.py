@@ -267,7 +267,7 @@ def test_the_turns_of_the_validation_wait_for_their_changes_and_the_last_change_
 def test_a_wait_is_shown_and_costs_but_is_none_of_the_runs_intervals(tmp_path: Path) -> None:
     told, out = Told(), io.StringIO()
     t = tuning(tmp_path, limits=ChangeLimits(3), told=told)
-    view = make_view(Console(file=out, width=300), t.journal, t.guard, SETTINGS)
+    view = make_view(Console(file=out, width=300), t.journal, t.guard, SETTINGS, header(t.env).found)
     t.telling.listeners = [told, view]
     run(t)
     records = read(tmp_path)[1]

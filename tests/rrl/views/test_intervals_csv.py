@@ -4,6 +4,7 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,17 @@ def test_it_tells_where_the_configuration_changed(run: runs.Run, tmp_path: Path)
     changed = np.diff(numbers) != 0
     assert [row["changed"] == "true" for row in rows] == changed.tolist()
     assert changed.any()
+
+
+@pytest.mark.parametrize("why", [{"not_taken": True}, {"left_to_others": True}])
+def test_what_did_not_come_into_force_is_no_change(
+    run: runs.Run, tmp_path: Path, why: dict[str, Any]
+) -> None:
+    header, records = run
+    kept = [record for record in records if record.configuration == header.start][:2]
+    other = next(record for record in records if record.configuration != header.start)
+    rows = table(tmp_path / "intervals.csv", (header, [kept[0], replace(other, **why), kept[1]]))
+    assert [row["changed"] for row in rows] == ["false"] * 3
 
 
 def test_what_was_not_seen_is_empty_and_no_text_is_a_formula(run: runs.Run, tmp_path: Path) -> None:

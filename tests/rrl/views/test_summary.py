@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,12 @@ from rrl.measurement import NODES_CHANGED, LatencySummary, Measurement
 from rrl.queueing.machine import Machine
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
+from rrl.tuning.decision_words import TAKEN_OVER
+from rrl.tuning.listener import Change
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from rrl.tuning.stop import Output
+from rrl.tuning.unattended.foreign_changes import STANDS_BACK
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.exports import LATENCY_PICTURE, export, print_result
 from rrl.views.figure import draw
@@ -68,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     console = Console(file=(path / "plain.txt").open("w"), width=200)
     view = PlainView(console, header, 16)
     screen = Console(file=(path / "live.txt").open("w"), force_terminal=True, width=100)
-    live = LiveView(screen, header, guard, 16)
+    live = LiveView(screen, header, guard, start, 16)
     events = TensorBoardEvents(path, header, [])
     Tuning(
         env, Sweeper(), guard, journal, TuningSettings(intervals=10, baseline=2), [view, live, events]
@@ -253,6 +257,7 @@ def test_failures_are_not_known_of_an_interval_in_which_somebody_had_unloaded_th
     absent = Measurement(5.0, 0, 0, 0, gap="the model is not loaded", gap_by_others=True)
     record = replace(run[1][0], transition=replace(run[1][0].transition, measurement=absent))
     assert cost_of_exploration([record], 50.0).gaps == 1
+    assert cost_of_exploration([replace(record, left_to_others=True)], 50.0).gaps == 0
 
 
 def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:
@@ -400,7 +405,11 @@ def test_a_model_of_any_name_is_shown_and_drawn(run: tuple[Header, list[Record]]
     name, shown = "a[/b] $\\frac$", StringIO()
     screen = Output(file=shown, force_terminal=True, width=150)
     view = LiveView(
-        screen, replace(header, model=f"{name} \x1b[2J"), Guard(header.space.number(header.start)), 16
+        screen,
+        replace(header, model=f"{name} \x1b[2J"),
+        Guard(header.space.number(header.start)),
+        header.found,
+        16,
     )
     view.notice("lost \x1b[2J")
     view.close()
@@ -410,6 +419,19 @@ def test_a_model_of_any_name_is_shown_and_drawn(run: tuple[Header, list[Record]]
     header = replace(header, model=name)
     draw(header, records, summarise(header, records), tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 0
+
+
+def test_what_another_client_has_set_is_shown_as_in_force(run: tuple[Header, list[Record]]) -> None:
+    header, shown = run[0], StringIO()
+    screen = Console(file=shown, width=150)
+    start = header.space.number(header.start)
+    view = LiveView(screen, header, Guard(start), header.found, 16)
+    theirs = {"instances": 3, "max_batch_size": 5}
+    view.changed(Change(datetime(2026, 1, 1, 12), header.found, theirs, TAKEN_OVER, "another client set it"))
+    view.decided("wait", start, "wait", STANDS_BACK)
+    view.close()
+    screen.print(view._view())
+    assert f"in force  {in_words(theirs)} " in shown.getvalue()
 
 
 def test_words_for_configurations_and_bars_for_latencies() -> None:

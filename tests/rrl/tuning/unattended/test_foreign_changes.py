@@ -135,6 +135,9 @@ def test_what_is_set_right_before_a_change_is_not_replaced_by_it(tmp_path: Path)
     run(t)
     records = read(tmp_path)[1]
     assert records[4].measurement.gap_by_others
+    assert [r.number for r in records if r.left_to_others] == [records[4].number]
+    made_s = [at_s for record in records for at_s in record.changed_at_s]
+    assert (records[4].changed_at_s, t.limits._changed_at_s) == ((), made_s), "it is no change of the hour"
     assert records[5].number == SPACE.number(THEIRS)
     told = [(change.decision, change.after) for change in changes.seen]
     assert ("adopt", THEIRS) in told
@@ -201,6 +204,7 @@ def test_a_watch_stands_back_until_somebody_sets_what_it_can_go_on_from(tmp_path
     run(t)
     records = read(tmp_path)[1]
     assert [r.reason for r in records[4:9]] == [STANDS_BACK] * 5
+    assert [r.left_to_others for r in records] == [i in range(4, 9) for i in range(len(records))]
     assert all(r.measurement.gap_by_others for r in records[3:9])
     assert [r.number for r in records[9:]] == [number] * (len(records) - 9)
     assert [change.after for change in changes.seen if change.decision == "adopt"] == [OFF_GRID, THEIRS]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import pytest
+
+from rrl.views.html_report import page
 from rrl.views.summary import summarise
 from tests.support.runs import simulated_runs as runs
 from tests.support.runs.shown_report import by_class, section, shown, text, view
@@ -38,6 +42,20 @@ def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> No
     assert len(view(told).changes) == len(view(good).changes) + 1
     why = "another was in force meanwhile (the server was restarted): puts back that of this run"
     assert why in text(section(shown(told), "time"))
+
+
+@pytest.mark.parametrize("why", [{"not_taken": True}, {"left_to_others": True}])
+def test_what_did_not_come_into_force_is_neither_a_change_nor_drawn(
+    good: runs.Run, why: dict[str, Any]
+) -> None:
+    header, records = good
+    tried = [replace(r, **why) if r.configuration != header.start else r for r in records]
+    told = view((header, tried), ended=False)
+    assert not told.changes
+    root = page.page(told, "", ())
+    tracks = [track for track in by_class(section(root, "time"), "knob") if track.get("aria-label")]
+    labels = [str(track.get("aria-label")) for track in tracks]
+    assert any(label.startswith("instances: 1 in force") for label in labels), labels
 
 
 def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
