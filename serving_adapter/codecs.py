@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +55,17 @@ class Codec:
         return self.array(data, shape)
 
     def listed(self, values: Any) -> np.ndarray:
-        """Values of a JSON document as an array; ValueError where they are of no shape."""
-        return np.array(values)
+        """Values of a JSON document as an array; ValueError, in a part of a sentence, for others.
+
+        numpy gives each string of a list the room of the longest, so it is given numbers only.
+        """
+        for kind in _types_in(values):
+            if not issubclass(kind, int | float):
+                raise ValueError(f"{self.name} takes {IN_WORDS[self.kind]}, got {kind.__name__}")
+        try:
+            return np.array(values)
+        except (ValueError, OverflowError):
+            raise ValueError("its values are not of one shape") from None
 
     def packed(self, values: np.ndarray) -> bytes:
         """Values as they travel, in row-major order; ValueError, in a part of a sentence, for others."""
@@ -153,6 +163,15 @@ class Codec:
     def put(self, values: Tensor, memory: memoryview) -> None:
         """Writes what a model answered, which lies in the host's memory."""
         self.tensor(self.array(memory, values.shape)).copy_(values)
+
+
+def _types_in(values: Any) -> set[type]:
+    """The types of the values in a list, flat or nested; none for an array, which has one of its own."""
+    if not isinstance(values, list):
+        return set()
+    while (types := set(map(type, values))) == {list}:
+        values = list(chain.from_iterable(values))
+    return types
 
 
 class BooleanCodec(Codec):

@@ -150,10 +150,7 @@ def _tensor(given: Any, codec: Codec, wanted: Sequence[int]) -> tuple[list[int],
         given = given["content"]
     if isinstance(given, str | int | float):
         given = [given]
-    try:
-        values = codec.listed(given)
-    except ValueError:
-        raise ValueError("its values are not of one shape") from None
+    values = codec.listed(given)
     shape = _fitting_shape(values, shape, wanted)
     return shape, codec.packed(values.reshape(shape))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_rows_of_other_lengths_are_padded_at_their_ends(name: str) -> None:
 def test_values_of_another_type_are_refused(name: str, values: list[Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         CODECS[name].packed(CODECS[name].listed(values))
+
+
+def test_a_long_string_among_numbers_takes_no_room_for_each_of_them() -> None:
+    values = [*range(1000), "x" * (1 << 16)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="FP32 takes numbers, got str"):
+            CODECS["FP32"].listed([values, values])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_any_byte_but_zero_is_true() -> None:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.codecs import CODECS
 from serving_adapter.server.protocol.received import InferenceMessage
-from serving_adapter.server.protocol.refusals import invalid
+from serving_adapter.server.protocol.refusals import Refused, invalid
 from serving_adapter.server.requests import OutputTensor
 from serving_adapter.server.rest import parameters
 
@@ -145,14 +145,18 @@ def _of_numbers(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
         return b""  # which the model does not take: it says so
     try:
         values = codec.listed(data)
-    except (ValueError, OverflowError):
-        raise invalid(f"the data of input {name!r} are not of one shape, or no numbers") from None
+    except ValueError as error:
+        raise _unfit(name, error) from None
     if values.size != math.prod(shape) or (values.ndim > 1 and list(values.shape) != shape):
         raise invalid(f"input {name!r} of shape {shape} has data of shape {list(values.shape)}")
     try:
         return codec.packed(values)
     except ValueError as error:
-        raise invalid(f"the data of input {name!r}: {error}") from None
+        raise _unfit(name, error) from None
+
+
+def _unfit(name: str, error: ValueError) -> Refused:
+    return invalid(f"the data of input {name!r}: {error}")
 
 
 def _read_output(given: Mapping[str, Any], request: pb.ModelInferRequest) -> tuple[str, bool | None]:
