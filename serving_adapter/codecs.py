@@ -44,6 +44,9 @@ class Codec:
         self.itemsize = self.dtype.itemsize  # bytes of a value; 0 where they differ
         self.config_name = f"TYPE_{name}"  # in a model's configuration
 
+    def check_count(self, count: int) -> None:
+        """ValueError, in a part of a sentence, where so many values are too many to pack."""
+
     def check(self, data: Data, shape: Sequence[int]) -> None:
         """ValueError, in a part of a sentence, where `data` is no tensor of this shape."""
         expected_bytes = self.size_bytes(shape)
@@ -214,6 +217,9 @@ class StringCodec(Codec):
         super().__init__(name, object)
         self.itemsize = 0
         self.config_name = "TYPE_STRING"
+
+    def check_count(self, count: int) -> None:
+        strings.check_count(count)
 
     def check(self, data: Data, shape: Sequence[int]) -> None:
         strings.check(data, math.prod(shape))

@@ -217,6 +217,7 @@ def _contents(spec: TensorSpec, tensor: Any, shape: tuple[int, ...]) -> bytes:
             f"got {len(contents)}"
         )
     try:
+        spec.codec.check_count(expected)
         data = spec.codec.packed(np.fromiter(contents, of_values, expected))
         spec.codec.check(data, shape)
     except ValueError as error:

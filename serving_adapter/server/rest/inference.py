@@ -10,6 +10,7 @@ JSON is read on the event loop, so a document may have `MAX_JSON_BYTES`; larger 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,7 +54,8 @@ def read_request(
     if isinstance(given, Mapping):
         given = {name: value for name, value in given.items() if name != "binary_data_output"}
     parameters.put(given, request.parameters, "the request")
-    raw = [_read_input(each, request, binary) for each in _objects(document, "inputs")]
+    counts: Counter[str] = Counter()
+    raw = [_read_input(each, request, binary, counts) for each in _objects(document, "inputs")]
     binary.check_empty()
     asked = [_read_output(each, request) for each in _objects(document, "outputs")]
     of_names = {name: is_binary for name, is_binary in asked if is_binary is not None}
@@ -117,7 +119,9 @@ def _objects(document: Mapping[str, Any], name: str) -> Sequence[Mapping[str, An
     return given
 
 
-def _read_input(given: Mapping[str, Any], request: pb.ModelInferRequest, binary: _Binary) -> Any:
+def _read_input(
+    given: Mapping[str, Any], request: pb.ModelInferRequest, binary: _Binary, counts: Counter[str]
+) -> Any:
     """Puts an input into the request; returns its bytes."""
     name, shape = _text(given.get("name"), "name of an input"), given.get("shape")
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(map(_is_size, shape)):
@@ -128,7 +132,7 @@ def _read_input(given: Mapping[str, Any], request: pb.ModelInferRequest, binary:
     size_bytes = of_tensor.get("binary_data_size") if isinstance(of_tensor, Mapping) else None
     if size_bytes is None:
         parameters.put(of_tensor, tensor.parameters, f"input {name!r}")
-        return _of_numbers(name, datatype, shape, given.get("data"))
+        return _of_numbers(name, datatype, shape, given.get("data"), counts)
     if not _is_size(size_bytes) or "data" in given:
         raise invalid(f"input {name!r} needs either 'data' or a binary_data_size in bytes")
     others = {key: value for key, value in of_tensor.items() if key != "binary_data_size"}
@@ -136,14 +140,16 @@ def _read_input(given: Mapping[str, Any], request: pb.ModelInferRequest, binary:
     return binary.take(size_bytes, name)
 
 
-def _of_numbers(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
-    """A tensor's bytes from JSON numbers, flat or nested."""
+def _of_numbers(name: str, datatype: str, shape: list[int], data: Any, counts: Counter[str]) -> bytes:
+    """A tensor's bytes from JSON numbers, flat or nested; `counts` has the values of each type so far."""
     if not isinstance(data, list):
         raise invalid(f"input {name!r} needs 'data', a list of its values, or a binary_data_size")
     codec = CODECS.get(datatype)
     if codec is None:
         return b""  # which the model does not take: it says so
     try:
+        counts[datatype] += math.prod(shape)
+        codec.check_count(counts[datatype])
         values = codec.listed(data)
     except ValueError as error:
         raise _unfit(name, error) from None

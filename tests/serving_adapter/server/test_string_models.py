@@ -109,7 +109,7 @@ def test_bytes_that_are_no_strings_are_refused(stub, data, sentence):
 
 
 def test_too_many_strings_are_refused(client):
-    with pytest.raises(InferenceServerException, match="at most 65536 strings, got 65537"):
+    with pytest.raises(InferenceServerException, match="at most 65536 strings are taken at once, got 65537"):
         client.infer("upper", [texts(triton, [["a"] * 65_537])])
 
 

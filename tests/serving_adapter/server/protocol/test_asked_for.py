@@ -7,7 +7,8 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -16,7 +17,12 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from serving_adapter import strings
 from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER, PROLONGS_PARAMETER
+from serving_adapter.server.protocol.inference_request import read_inputs
+from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.refusals import Refused
+from serving_adapter.tensors import TensorSpec
 from tests.support.models.gated import WAITS
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
@@ -156,6 +162,18 @@ def test_typed_contents_that_do_not_fit_are_refused_by_their_number(stub, conten
     asked = pb.ModelInferRequest(model_name="sleep")
     asked.inputs.add(name="x", datatype="FP32", shape=[1, 16], contents=pb.InferTensorContents(**contents))
     assert says in refused(stub, asked)[1]
+
+
+def test_too_many_typed_strings_are_refused_before_one_is_packed(monkeypatch):
+    monkeypatch.delattr(strings, "packed")
+    spec = TensorSpec("text", "BYTES", (-1,))
+    model: Any = SimpleNamespace(name="texts", inputs={spec.name: spec}, max_rows=1)
+    asked = pb.ModelInferRequest(model_name=model.name)
+    count = strings.MAX_STRINGS + 1
+    contents = pb.InferTensorContents(bytes_contents=[b""] * count)
+    asked.inputs.add(name=spec.name, datatype="BYTES", shape=[1, count], contents=contents)
+    with pytest.raises(Refused, match=f"at most {strings.MAX_STRINGS} strings"):
+        read_inputs(InferenceMessage(asked, [], asked.ByteSize()), model)
 
 
 def test_a_tensor_is_sent_one_way(stub):

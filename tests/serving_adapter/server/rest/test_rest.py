@@ -18,10 +18,12 @@ import pytest
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
+from serving_adapter.strings import MAX_STRINGS
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 BODY_LIMIT = 1 << 20
+TOO_MANY = MAX_STRINGS + 1
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,12 @@ def sent(url: str, body: bytes | None = None, **headers: str) -> tuple[int, byte
 def request_of(values: Any, shape: list[int], **changes: Any) -> bytes:
     tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": values}
     return json.dumps({"inputs": [tensor | changes]}).encode()
+
+
+def in_two_inputs(strings: list[str]) -> bytes:
+    tensor = {"shape": [1, len(strings)], "datatype": "BYTES", "data": strings}
+    tensors = [tensor | {"name": name} for name in "xy"]
+    return json.dumps({"inputs": tensors}).encode()
 
 
 ROW = [float(i) for i in range(16)]
@@ -164,6 +172,8 @@ BAD_BODIES = [
     (request_of([1] * 16, [1, 16], datatype="INT64"), 400, "must have datatype FP32, got 'INT64'"),
     (request_of(ROW, [1, 16], datatype="BYTES"), 400, "BYTES takes strings, got float"),
     (request_of(["a"] * 16, [1, 16], datatype="BYTES"), 400, "must have datatype FP32, got 'BYTES'"),
+    (request_of([""] * TOO_MANY, [1, TOO_MANY], datatype="BYTES"), 400, f"at most {MAX_STRINGS} strings"),
+    (in_two_inputs([""] * MAX_STRINGS), 400, f"at most {MAX_STRINGS} strings"),
     (request_of(ROW, [1, 15]), 400, "of shape [1, 15] has data of shape [16]"),
     (request_of(ROW[:15], [1, 15]), 400, "must have shape [-1, 16]"),
     (request_of([ROW, ROW[:3]], [2, 16]), 400, "are not of one shape"),
