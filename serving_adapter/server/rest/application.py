@@ -102,6 +102,7 @@ class RestService:
         return _json([document(model) for model in answer.models])
 
     async def load(self, request: Request, call: Call) -> Response:
+        _check_of_no_page(request)
         asked = pb.RepositoryModelLoadRequest(model_name=request.path_params["name"])
         given = await self._document(request)
         parameters.put(given.get("parameters", {}), asked.parameters, "the load")
@@ -109,6 +110,7 @@ class RestService:
         return Response()
 
     async def unload(self, request: Request, call: Call) -> Response:
+        _check_of_no_page(request)
         asked = pb.RepositoryModelUnloadRequest(model_name=request.path_params["name"])
         await self._service.RepositoryModelUnload(asked, call)
         return Response()
@@ -197,6 +199,16 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     what = f"{request.method} {request.url.path}"
     sentence = f"this server has no {what[:200]}; its paths are those of /v2 of the Open Inference Protocol"
     return _refusal(error.status_code, sentence)
+
+
+def _check_of_no_page(request: Request) -> None:
+    """A browser sends `Origin` with what a web page has it post. No other client needs to."""
+    if "origin" in request.headers:
+        raise HttpRefused(
+            403,
+            "web pages may not control this server, and this request comes from one, as its header Origin "
+            "says; send it from a program instead",
+        )
 
 
 def _refusal(status: int, sentence: str) -> Response:

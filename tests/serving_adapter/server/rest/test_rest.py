@@ -255,6 +255,18 @@ def test_a_key_locks_control_at_this_door_too(start_server, tmp_path):
     assert sent(load, b'{"parameters": {"config": "{}"}}', **unlocked)[0] == 200
 
 
+@pytest.mark.parametrize("action", ["load", "unload"])
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "null"])
+def test_a_web_page_cannot_control_a_server_without_a_key(url, action, origin):
+    """A page sends plain text without asking the server first."""
+    headers = {"origin": origin, "content_type": "text/plain"}
+    body = json.dumps({"parameters": {"config": json.dumps({"max_batch_size": 2})}}).encode()
+    before = sent(f"{url}/models/noop/config")[1]
+    status, answer, _ = sent(f"{url}/repository/models/noop/{action}", body, **headers)
+    assert (status, "web pages may not control" in json.loads(answer)["error"]) == (403, True)
+    assert sent(f"{url}/models/noop/config")[1] == before
+
+
 @contextmanager
 def held_request(server: RunningServer) -> Iterator[socket.socket]:
     """A connection by which the server was asked for what it holds until its gate is there."""
