@@ -34,7 +34,7 @@ from serving_adapter.server.protocol.refusals import as_refused
 from serving_adapter.server.protocol.sent import LARGE_BYTES
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
-from serving_adapter.server.rest.bodies import Bodies, packed_for
+from serving_adapter.server.rest.bodies import AnswerInParts, Bodies, packed_for
 from serving_adapter.server.rest.call import STATUS_OF, Call, ClientLeft, HttpRefused
 from serving_adapter.server.rest.documents import document
 
@@ -89,9 +89,9 @@ class RestService:
             await asyncio.sleep(0)
         body, headers = await packed_for(request, answer)
         if json_bytes is None:
-            return Response(body, media_type="application/json", headers=headers)
+            return AnswerInParts(body, media_type="application/json", headers=headers)
         headers[inference.HEADER_LENGTH] = str(json_bytes)
-        return Response(body, media_type="application/octet-stream", headers=headers)
+        return AnswerInParts(body, media_type="application/octet-stream", headers=headers)
 
     # --- control -----------------------------------------------------------------------------------
 

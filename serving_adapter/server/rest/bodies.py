@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from serving_adapter.server.rest.call import ClientLeft, HttpRefused
 
 BODY_TIMEOUT_S = 60.0
 SMALL_BYTES = 64 << 10  # to pack so many takes no time to speak of
 LEAST_PACKED_BYTES = 1 << 10
+PART_BYTES = 64 << 10  # of an answer, sent at once
 PACKED = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """What zlib calls the two ways of packing that clients use."""
 
@@ -99,6 +102,21 @@ def _too_large(most_bytes: int) -> HttpRefused:
         f"the request has more than {most_bytes} bytes, the most that is taken here; send smaller requests "
         "or start the server with a larger --max-message-bytes",
     )
+
+
+class AnswerInParts(Response):
+    """An answer that has left when its client has read it, but for what the connection takes at once.
+
+    Each part waits for room. A single one would stay in the connection as a whole, with the call over.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        rest = memoryview(self.body)
+        while len(rest) > PART_BYTES:
+            part, rest = rest[:PART_BYTES], rest[PART_BYTES:]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": rest})
 
 
 async def packed_for(request: Request, body: bytes) -> tuple[bytes, dict[str, str]]:

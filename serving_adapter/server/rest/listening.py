@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving_adapter.address import bracketed
 from serving_adapter.options import fail
 from serving_adapter.server.protocol.listening import check_free
+from serving_adapter.server.rest.bodies import PART_BYTES
 
 HEAD_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 64 << 10
@@ -38,6 +39,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        transport.set_write_buffer_limits(PART_BYTES)  # TLS would take eight times that
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -74,7 +76,7 @@ class RestServer:
     """Serves an ASGI application in the event loop that runs, from `start` to `stop`."""
 
     def __init__(
-        self, application: Starlette, listener: socket.socket, tls_cert: Path | None, tls_key: Path | None
+        self, application: ASGIApp, listener: socket.socket, tls_cert: Path | None, tls_key: Path | None
     ) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self._listener = listener
