@@ -1,7 +1,7 @@
 """How the REST door listens: within the event loop of the front, with bounds on what connections may cost.
 
-uvicorn bounds connections and idle ones. What it lacks are bounds on a request's head, in time and in bytes,
-which `BoundedHeads` adds.
+uvicorn ends idle connections. What it lacks are bounds on how many there are, and on a request's head, in
+time and in bytes, which `BoundedConnection` adds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving_adapter.address import bracketed
 from serving_adapter.options import fail
-from serving_adapter.server.protocol.listening import check_free
+from serving_adapter.resources import allow_descriptors
+from serving_adapter.server.protocol.listening import MAX_DESCRIPTORS, check_free
 from serving_adapter.server.rest.bodies import PART_BYTES
 
 HEAD_TIMEOUT_S = 10.0
@@ -31,14 +32,18 @@ MAX_CONNECTIONS = 4096
 LEAST_DRAIN_S = 1  # uvicorn takes 0 for over, and logs an error though nothing is in flight
 
 
-class BoundedHeads(HttpToolsProtocol):
-    """Ends a connection where the head of a request takes too long to come, or is too large."""
+class BoundedConnection(HttpToolsProtocol):
+    """Ends where there are too many, or where a request's head takes too long to come or is too large."""
 
     _late: asyncio.TimerHandle | None = None  # while a head is awaited
     _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self.connections.discard(self)
+            transport.abort()
+            return
         transport.set_write_buffer_limits(PART_BYTES)  # TLS would take eight times that
         self._await_head()
 
@@ -72,6 +77,11 @@ class BoundedHeads(HttpToolsProtocol):
             self._late = None
 
 
+def most_connections() -> int:
+    """A quarter of the descriptors at most: half are for gRPC, and workers need the rest."""
+    return min(MAX_CONNECTIONS, allow_descriptors(MAX_DESCRIPTORS) // 4)
+
+
 class RestServer:
     """Serves an ASGI application in the event loop that runs, from `start` to `stop`."""
 
@@ -84,14 +94,14 @@ class RestServer:
         config = uvicorn.Config(
             application,
             loop="none",
-            http=BoundedHeads,
+            http=BoundedConnection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=most_connections() + 1,  # from which on uvicorn answers 503
             timeout_keep_alive=IDLE_TIMEOUT_S,
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
