@@ -1,8 +1,8 @@
 """The tables of many runs of `triton-head-to-head`, one a workload, from the rows that the runs left.
 
-What a run shows of a peer is taken as ln figure = workload and peer + run + rest, where the run's own part is
-the same for all peers: the machine of that day. So peers are compared within each run, and a peer's rest has
-one variance in all workloads. Intervals are Student's t of 95 %. Their degrees of freedom are the runs less
+What a run shows of a peer is taken as ln figure = workload and peer + run + rest. The run's own part, the
+machine of that day, is the same for all peers. So peers are compared within each run. A peer's rest has one
+variance in all workloads. Intervals are Student's t of 95 %. Their degrees of freedom are the runs less
 the workloads. Below three there are none, and none where a peer kept the best each time.
 """
 

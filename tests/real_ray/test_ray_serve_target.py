@@ -129,8 +129,9 @@ def test_tuning_leaves_a_configuration_that_it_measured_and_its_file(application
 
 
 def test_advice_says_what_it_observed_and_changes_nothing(application, capsys):
+    """Requests come faster than one after the other is answered, so that batches hold several."""
     before = application.submitted()
-    with application.load(rate_per_s=15) as load, pytest.raises(SystemExit) as ended:
+    with application.load(rate_per_s=40) as load, pytest.raises(SystemExit) as ended:
         main(
             f"--target {application.address} --deployment Doubled --advise --intervals 3 "
             "--interval-s 2 --settle-s 0.5".split()

@@ -45,7 +45,7 @@ def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tm
         assert header.limits is not None
         shares.append(header.limits["cores"])
         assert all(cores_used(record.configuration) <= shares[-1] for record in records)
-        assert any(record.decision == "refused" for record in records)  # the sweep asks for 4
+        assert not any(record.decision == "refused" for record in records)  # the sweep does not ask for 4
     assert shares[0] == 2  # the other was found with one
     assert sum(cores_used(knob_values(view.config())) for view in both) <= 3
 
