@@ -144,7 +144,7 @@ class GaussianProcessBandit(Agent):
             del self._samples[numbers.index(most)]
 
     def _lowest_confidence_bound(self) -> int:
-        """argmin_c m(x) - κ_n s(x) over all configurations at the present load."""
+        """argmin_c m(x) - κ_n s(x) at the present load. It notes argmin_c m(x), which is recommended."""
         x, y = self._inputs(), self._targets()
         if self._seen >= self._next_fit:
             self._next_fit = math.ceil(self._seen * self.settings.refit_growth)

@@ -178,7 +178,7 @@ class _Study:
         self._study.enqueue_trial(self._parameters(number))
 
     def proposal(self) -> int:
-        """The configuration to measure next. What is excluded fails before it is proposed."""
+        """The configuration to measure next."""
         if not self.searching:
             return self.ranking[0]
         if self._asked is None:

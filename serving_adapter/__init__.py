@@ -12,6 +12,7 @@
 | module | what is in it |
 |---|---|
 | `address` | where a server is: HOST:PORT in all its forms |
+| `http_exchange` | one request over HTTP and its whole answer |
 | `model_configuration` | the knobs as fields of a Triton ModelConfig |
 | `tensors` | data types and specifications of tensors |
 | `messages` | messages between processes of one machine |

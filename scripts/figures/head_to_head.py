@@ -9,7 +9,7 @@ the workloads. Below three there are none, and none where a peer kept the best e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -137,7 +137,7 @@ def _line(name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]]) ->
         name,
         str(estimated("mean_ratio", name, runs, workloads)),
         str(estimated("p95_ratio", name, runs, workloads)),
-        ", ".join(_or_never(result["settled"]) for result in results),
+        ", ".join(or_never(result["settled"]) for result in results),
         f"{median(result['changes'] for result in results):g}",
         latency,
         ", ".join(f"{result['over_limit']:,}" for result in results),
@@ -148,22 +148,25 @@ def _line(name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]]) ->
 
 def estimated(figure: str, name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]]) -> RunsMean:
     """Of one figure of a peer in the runs of one workload."""
-
-    def logs(of: Sequence[Row]) -> list[float]:
-        return [math.log(run["peers"][name][figure]) for run in of if name in run["peers"]]
-
-    return _estimate(logs(runs), [logs(workload) for workload in workloads])
+    return _over_runs(lambda peers: peers[name][figure], name, runs, workloads)
 
 
 def compared(name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]]) -> RunsMean:
     """A peer's latency summed over its tuning period, over the default agent's in the same run."""
 
+    def ratio(peers: Row) -> float:
+        return float(peers[name]["latency_s"] / peers[DEFAULT_AGENT]["latency_s"])
+
+    return _over_runs(ratio, name, runs, workloads)
+
+
+def _over_runs(
+    figure: Callable[[Row], float], name: str, runs: Sequence[Row], workloads: Sequence[Sequence[Row]]
+) -> RunsMean:
+    """Of a figure of each run's peers, where this one is among them."""
+
     def logs(of: Sequence[Row]) -> list[float]:
-        return [
-            math.log(run["peers"][name]["latency_s"] / run["peers"][DEFAULT_AGENT]["latency_s"])
-            for run in of
-            if name in run["peers"]
-        ]
+        return [math.log(figure(run["peers"])) for run in of if name in run["peers"]]
 
     return _estimate(logs(runs), [logs(workload) for workload in workloads])
 
@@ -184,7 +187,7 @@ def _estimate(here: Sequence[float], everywhere: Sequence[Sequence[float]]) -> R
     return RunsMean(*(math.exp(value) for value in (middle, middle - half, middle + half)))
 
 
-def _or_never(count: float | None) -> str:
+def or_never(count: float | None) -> str:
     return "never" if count is None else f"{count:g}"
 
 

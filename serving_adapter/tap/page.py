@@ -9,8 +9,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from serving_adapter.http_exchange import exchanged
 from serving_adapter.tap.tally import ClientTally
-from serving_adapter.target.ray_serve.http_exchange import exchanged
 
 SERVER_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 << 20

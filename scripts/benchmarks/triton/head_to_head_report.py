@@ -18,6 +18,7 @@ from rrl.knobs import in_words
 from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
+from scripts.figures.head_to_head import or_never
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, Turns, mean_ms, p95_ms
 from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, SWEEP, TunedRun, settled_after
@@ -243,8 +244,8 @@ def table(case: WorkloadCase) -> str:
             name,
             f"{r.mean_ratio:.3f} ± {r.ratio_error:.3f}",
             f"{r.p95_ratio:.3f} ± {r.p95_error:.3f}",
-            _or_never(r.settled),
-            _or_never(r.knew),
+            or_never(r.settled),
+            or_never(r.knew),
             str(r.measurements),
             f"{r.took_s:.0f}",
             str(r.changes),
@@ -300,10 +301,6 @@ def _place(name: str) -> tuple[bool, bool, bool, bool]:
 
 def _with_part(whole: float, part: float, form: str) -> str:
     return f"{whole:{form}} ({part:{form}})" if part else f"{whole:{form}}"
-
-
-def _or_never(count: float | None) -> str:
-    return "never" if count is None or math.isinf(count) else f"{count:g}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -406,10 +406,10 @@ def _judged(
         bool(costs_ms[rate][number] <= NEAR_RATIO * best_ms[rate])
         for rate, number in zip(rates_per_s, numbers, strict=True)
     ]
-    best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in case.steps)
-    best_s += 1e-3 * best_ms[case.steps[-1][1]] * case.steps[-1][1] * beyond_s
-    changes = [(a, b) for a, b in pairwise([SPACE.number(TRITONS_DEFAULT), *numbers]) if a != b]
     last = case.steps[-1][1]
+    lasted_s = [*case.steps, (beyond_s, last)]
+    best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in lasted_s)
+    changes = [(a, b) for a, b in pairwise([SPACE.number(TRITONS_DEFAULT), *numbers]) if a != b]
     return CaseOutcome(
         final=float(costs_ms[last][left] / best_ms[last]),
         settled=settled_after(near) or len(near),

@@ -3,7 +3,6 @@
 | module | tells or does |
 |---|---|
 | `ray_serve_target` | `RayServeTarget`: one deployment of one application |
-| `http_exchange` | one request and its whole answer |
 | `dashboard` | the cluster's dashboard: its configuration as JSON, and where its metrics pages are |
 | `deployed` | one deployment in what the dashboard tells: its knobs, and what may be tuned |
 | `edited_config` | the configuration that `serve deploy` takes, with these knobs set |

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from serving_adapter.http_exchange import exchanged
 from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.resources import cpu_times
 from serving_adapter.target.error import TargetError, TargetLost
 from serving_adapter.target.ray_serve import metrics_text as page
 from serving_adapter.target.ray_serve.counter_ledger import CounterLedger
 from serving_adapter.target.ray_serve.deployed import Deployed
-from serving_adapter.target.ray_serve.http_exchange import exchanged
 from serving_adapter.target.reading import Reading
 
 POLL_S, SLOW_POLL_S = 0.5, 1.0  # a node takes tenths of a second to write its page out

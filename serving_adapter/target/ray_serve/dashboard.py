@@ -16,9 +16,9 @@ from collections import Counter
 from typing import Any
 
 from serving_adapter.address import ServerAddress
+from serving_adapter.http_exchange import HttpAnswer, exchanged
 from serving_adapter.json_text import parsed
 from serving_adapter.target.error import TargetError, TargetLost
-from serving_adapter.target.ray_serve.http_exchange import HttpAnswer, exchanged
 
 DASHBOARD_PORT = 8265  # that Ray gives it
 VERSION, APPLICATIONS, NODES, PAGES = (
