@@ -247,12 +247,15 @@ class ServiceTimeModel:
         return max(drift.SCALES, key=log_likelihood)
 
     def _compare_with_prediction(self, interval: SeenInterval) -> None:
-        """Notes how far what is new lies from what was predicted, in squared standard deviations."""
+        """Notes how far what is new lies from what was predicted, in squared standard deviations.
+
+        The interval counts already, and nothing was learned of it yet: so its slowness is the one expected.
+        """
         new = (interval.entries[:, None] != self._posterior.seen).all(axis=1)
         if not self._posterior.known or not new.any():
             return
         entries = interval.entries[new]
-        error = interval.log_times[new] - self.log_times[entries] - self.log_slowness_ahead
+        error = interval.log_times[new] - self.log_times[entries] - self.log_slowness
         error -= self._beside.get(interval.time, 0.0)
         own = (self.standard_deviations(entries) / self.inflation) ** 2
         scale = self._machine.scale
