@@ -17,15 +17,7 @@ from rrl.agent import Agent, Transition, observe
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.triton.head_to_head import (
-    Options,
-    TrialPlan,
-    _finalists,
-    _outcome,
-    _tuned,
-    contenders,
-    slowed,
-)
+from scripts.benchmarks.triton.head_to_head import Options, _outcome
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
     Trial,
@@ -35,6 +27,13 @@ from scripts.benchmarks.triton.head_to_head_report import (
     results,
     table,
     write_intervals,
+)
+from scripts.benchmarks.triton.head_to_head_trials import (
+    TrialPlan,
+    _finalists,
+    _tuned,
+    contenders,
+    slowed,
 )
 from scripts.benchmarks.triton.load_steps import ClientLandscape, judged, kept, phases, step_moments_s
 from scripts.benchmarks.triton.served import Traffic
