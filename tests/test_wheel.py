@@ -26,6 +26,7 @@ from envs.simulated import SimulatedServing
 from rrl.journal import read
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+DOCKERFILE = CHECKOUT / "scripts" / "deployment" / "Dockerfile"
 PACKAGES = ("rrl", "envs", "baselines", "serving_adapter")
 MOVED = ("envs", "baselines")
 INSTALLED = ("rrl", "rrl.envs", "rrl.baselines", "serving_adapter")
@@ -77,13 +78,16 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of a source distribution, of a copy, as a build leaves its own folders in the tree."""
+    """Built of a source distribution, in a copy, as a build leaves its own folders in the tree.
+
+    The copy has what the image's Dockerfile copies.
+    """
     copy = tmp_path_factory.mktemp("copy")
-    for package in PACKAGES:
-        shutil.copytree(CHECKOUT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(CHECKOUT / "docs", copy / "docs")
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(CHECKOUT / name, copy)
+    for name in copied_by_the_image():
+        if (CHECKOUT / name).is_dir():
+            shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(CHECKOUT / name, copy)
     folder = tmp_path_factory.mktemp("dist")
     make_sdist = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", make_sdist, folder], cwd=copy, check=True, capture_output=True)
@@ -92,6 +96,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip("wheel", *offline, "--wheel-dir", str(folder), str(sdist))
     (built,) = folder.glob("*.whl")
     return built
+
+
+def copied_by_the_image() -> list[str]:
+    """What the Dockerfile copies from the checkout."""
+    lines = DOCKERFILE.read_text(encoding="utf-8").splitlines()
+    copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    return [name for names in copies for name in names]
 
 
 def pip(*arguments: str) -> None:
