@@ -50,7 +50,7 @@ class Header:
     machine: str | None = None  # the machine file that the agent was given
     agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`
     validation: int = 2  # turns of the best and of the start, each, at the end
-    limits: dict[str, Any] | None = None  # the options that keep changes rare, at their hours, off some knobs
+    limits: dict[str, Any] | None = None  # the options that say what may be changed, and when (`LIMITS`)
     found_config_pbtxt: str | None = None  # the target's whole ModelConfig before the run, as text
     metrics_url: str | None = None  # as it was given
     server: str | None = None  # the name and version that the target tells

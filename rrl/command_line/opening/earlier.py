@@ -32,8 +32,17 @@ from rrl.tuning.stop import Stop
 from rrl.views.summary import summarise
 from serving_adapter.target import Target
 
-LIMITS = ("max_changes_per_hour", "change_window", "forbid", "cores", "jointly", "bls_composing_models")
-"""What a run may change, and how often: options of a run that one which resumes it has, too."""
+LIMITS = (
+    "max_changes_per_hour",
+    "change_window",
+    "forbid",
+    "cores",
+    "jointly",
+    "bls_composing_models",
+    "on_foreign_change",
+    "count_silence",
+)
+"""What a run may change, how often, and how it bears others and silence: one that resumes it has the same."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,11 @@ def as_trained(options: TuneOptions, header: Header) -> TuneOptions:
 
 def limits_to_json(options: TuneOptions) -> dict[str, Any] | None:
     """The limits on a run's changes, for its header."""
-    given = {name: value for name in LIMITS if (value := getattr(options, name))}
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name in LIMITS and getattr(options, field.name) not in (field.default, None)
+    }
     return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()} or None
 
 

@@ -10,10 +10,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rrl.command_line.opening.earlier import Earlier
+from rrl.command_line.opening.earlier import LIMITS, Earlier, as_before, limits_to_json
 from rrl.command_line.options.options import TuneOptions
 from tests.rrl.test_journal import header
 
+OF_THE_RUN = TuneOptions(
+    max_changes_per_hour=4,
+    change_window=("Mon-Fri 22:00-06:00",),
+    forbid=("max_batch_size",),
+    cores=3,
+    jointly=True,
+    bls_composing_models="bert",
+    on_foreign_change="stop",
+    count_silence=True,
+)
 THEN = {"instances": 1, "max_batch_size": 1, "intra_op_threads": 2}  # as the journal's header found it
 
 
@@ -33,3 +43,17 @@ def test_a_target_that_is_another_now_is_told(server: str, now: dict[str, int], 
     earlier.tell_how_found(target, Console(file=out, width=300))
     assert says in out.getvalue()
     assert ("what it learned may not hold" in out.getvalue()) == bool(says)
+
+
+def test_a_resumed_run_may_change_what_it_might_and_bears_others_as_it_did() -> None:
+    limits = limits_to_json(OF_THE_RUN)
+    assert limits is not None
+    assert set(limits) == set(LIMITS)
+    completed = as_before(TuneOptions(), replace(header(), limits=limits))
+    assert {name: getattr(completed, name) for name in LIMITS} == {
+        name: getattr(OF_THE_RUN, name) for name in LIMITS
+    }
+
+
+def test_options_at_their_defaults_are_no_limits() -> None:
+    assert limits_to_json(TuneOptions()) is None
