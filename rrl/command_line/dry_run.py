@@ -17,6 +17,7 @@ from rrl.command_line.options.option_values import tuning_intervals
 from rrl.command_line.options.options import TuneOptions
 from rrl.guarding.settings import GuardSettings
 from rrl.knobs import in_words
+from rrl.objective import Objective
 from rrl.records import NO_END
 from rrl.tuning.settings import baseline_for
 from serving_adapter.load.concurrencies import parse_concurrencies
@@ -86,12 +87,12 @@ def _rows(grid: SearchGrid) -> Iterator[tuple[str, str]]:
         yield "changes", f"at most {options.max_changes_per_hour} in any hour"
     if options.change_window:
         yield "changes only at", " ".join(options.change_window)
-    yield "guard", _guard(options)
+    yield "guard", _guard(options, grid.objective)
     yield (
         "at the end",
         "the better of the start and the best is kept, measured in turns"
-        if (options.validation)
-        else "the best is kept",
+        if options.validation
+        else "the best by what was measured is kept, or the start",
     )
 
 
@@ -116,13 +117,14 @@ def _length(options: TuneOptions) -> str:
     return f"intervals: {parts}, about {minutes:.0f} minutes"
 
 
-def _guard(options: TuneOptions) -> str:
+def _guard(options: TuneOptions, objective: Objective) -> str:
     settings = GuardSettings(slo_p95_ms=options.slo_p95_ms)
-    reasons = [
-        f"a configuration costs {settings.latency_factor:g} times the start under the same requests",
-        "its queue runs away",
-        f"more than {settings.failure_share:.0%} of the requests fail",
-    ]
+    reasons = []
+    if objective.unit == "ms":
+        reasons += [
+            f"a configuration costs {settings.latency_factor:g} times the start under the same requests"
+        ]
     if options.slo_p95_ms is not None:
-        reasons.insert(1, "the limit is broken")
+        reasons += ["the limit is broken that the start or the best known would keep"]
+    reasons += ["a queue runs away", f"more than {settings.failure_share:.0%} of the requests fail"]
     return "rolls back where " + ", or ".join(reasons)

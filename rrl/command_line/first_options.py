@@ -50,6 +50,9 @@ def write_first_options(options: InitOptions) -> None:
         text = HEAD + yaml.safe_dump(values, sort_keys=False)
         with written_whole(options.out) as file:
             file.write(text.encode())
+    except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
+        console.print()
+        fail(f"{options.out} was not written, as a question was left open: answer all three")
     except (ValueError, OSError) as error:
         fail(in_a_sentence(error))
     console.print(f"wrote {options.out}; now: rrl-tune --config {options.out} --dry-run")

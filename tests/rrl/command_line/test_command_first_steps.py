@@ -32,12 +32,23 @@ def test_a_dry_run_tells_the_grid_the_guard_and_the_length_and_changes_nothing(
         "latency, p95 at most 50 ms",
         "12 of the search",
         "at most 6 in any hour",
+        "a configuration costs 3 times the start",
         "the limit is broken",
     ):
         assert words in said
     assert in_force(served) == found
     assert not (tmp_path / "run").exists()
     assert answered(served) > 0
+
+
+def test_a_dry_run_names_no_latency_where_the_cost_is_none(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--objective", "least-resources", "--slo-p95-ms", 50, "--validation", 0)
+    assert exit_code("--target", served, "--dry-run", *flags) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "times the start" not in said
+    assert "the best by what was measured is kept, or the start" in said
 
 
 @pytest.mark.parametrize("command", ["init", "watch", "what-if"])
@@ -116,3 +127,17 @@ def test_init_asks_in_a_terminal_only_and_keeps_a_file(
     Path("rrl-tune.yaml").write_text(yaml.safe_dump({"target": "localhost:1"}))
     assert exit_code("init") == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ended", [EOFError, KeyboardInterrupt], ids=["Ctrl-D", "Ctrl-C"])
+def test_init_that_is_left_says_that_nothing_was_written(
+    ended: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def left(*prompt: str) -> str:
+        raise ended
+
+    monkeypatch.setattr(builtins, "input", left)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert exit_code("init") == 2
+    assert "rrl-tune.yaml was not written" in capsys.readouterr().err
+    assert not Path("rrl-tune.yaml").exists()
