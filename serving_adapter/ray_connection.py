@@ -20,7 +20,7 @@ import psutil
 
 from serving_adapter.address import ServerAddress
 
-INSTALL = "pip install 'rrl-tune[ray]'"
+INSTALL = "pip install 'ray[serve]==2.60.*'"
 ANSWER_S = 10.0
 IS_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 NODE_PROCESS = "raylet"

@@ -103,7 +103,7 @@ def _digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise DataError("the data 'digits' needs scikit-learn: pip install 'rrl-tune[parity]'") from None
+        raise DataError("the data 'digits' needs scikit-learn: pip install scikit-learn") from None
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     x = (bunch.images[order, None] / 16).astype(np.float32)
@@ -195,7 +195,7 @@ def _decode_cifar10(path: Path) -> dict[str, np.ndarray]:
     try:
         from PIL import Image
     except ImportError:
-        raise DataError("the data 'cifar10' needs Pillow: pip install 'rrl-tune[parity]'") from None
+        raise DataError("the data 'cifar10' needs Pillow: pip install pillow") from None
     arrays: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(path) as archive:

@@ -14,6 +14,7 @@ from tests.support.pages import DOCS, PAGES, README, inline_code, links, name, s
 MOST_LINES_OF_README = 150
 MOST_WORDS_OF_README = 1200
 MOST_WORDS_OF_A_SENTENCE = 30
+PACKAGES = ("rrl", "envs", "baselines", "serving_adapter", "scripts")
 PATH = re.compile(r"(?:rrl|envs|baselines|serving_adapter|scripts|tests|docs)/[\w./-]*")
 
 
@@ -41,6 +42,12 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
     named = {match.group() for code in inline_code(page) if (match := PATH.match(code))}
     named = {path for path in named if not path.endswith("-v0")}
     assert not {path for path in named if not (CHECKOUT / path).exists()}
+
+
+def test_nothing_is_installed_by_a_name_that_no_index_has() -> None:
+    """A stranger may register it. A wheel is named by its file, and an extra by what is in it."""
+    files = [*PAGES, *(path for package in PACKAGES for path in (CHECKOUT / package).rglob("*.py"))]
+    assert not {path for path in files if re.search(r"pip install \S*rrl-tune", path.read_text("utf-8"))}
 
 
 def test_no_picture_lies_about_unused() -> None:

@@ -20,7 +20,7 @@ def test_every_page_is_there(page: str) -> None:
         ("tune.yaml sets the unknown option 'intervalls'", "reference/yaml.md"),
         ("no journal at runs/x; give the folder that an earlier run wrote", "reference/run-folder.md"),
         ("localhost:1 does not answer", "how-to/tune-a-triton.md"),
-        ("--ray needs Ray: pip install 'rrl-tune[ray]'", "how-to/cluster.md"),
+        ("--ray needs Ray: pip install 'ray[serve]==2.60.*'", "how-to/cluster.md"),
         ("there is no machine file 'absent.npz'", "how-to/profile-and-pretrain.md"),
         ("cannot read --change-window 'at'", "how-to/operators-limits.md"),
         ("knob 'instances': cannot read 'four'", "architecture.md"),

@@ -28,7 +28,7 @@ def refused(address: str) -> str:
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(ray_connection, "find_spec", lambda name: None if name == "ray" else found(name))
-    assert refused(f"{HOST}:6379") == "--ray needs Ray: pip install 'rrl-tune[ray]'"
+    assert refused(f"{HOST}:6379") == "--ray needs Ray: pip install 'ray[serve]==2.60.*'"
 
 
 @pytest.mark.parametrize("address", ["here", "unix:/run/ray.sock", "127.0.0.1:99999"])

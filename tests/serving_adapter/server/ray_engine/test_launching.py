@@ -26,7 +26,7 @@ def test_without_ray_it_says_what_to_install(
     found = importlib.util.find_spec
     monkeypatch.setattr(ray_connection, "find_spec", lambda name: None if name == "ray" else found(name))
     said = refused(capsys, ServeOptions(model=("noop",), engine="ray"))
-    assert said.startswith("--engine ray needs Ray: pip install 'rrl-tune[ray]'")
+    assert said.startswith("--engine ray needs Ray: pip install 'ray[serve]")
 
 
 def test_another_device_than_the_processor_is_refused(
