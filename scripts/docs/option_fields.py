@@ -1,6 +1,7 @@
 """Reads a command's options: every flag with its type, default and help.
 
 The help of a field is the string literal that stands behind it in the class, so it is read from the source.
+Where it is computed, it is a mark of the type (`tyro.conf.arg`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def option_fields(options_class: type) -> list[OptionField]:
             field.name,
             _unmarked(hints[field.name]),
             _default(field),
-            helps.get(field.name, ""),
+            _help_of_marks(hints[field.name]) or helps.get(field.name, ""),
             conf.Positional in _marks(hints[field.name]),
         )
         for field in dataclasses.fields(options_class)
@@ -109,6 +110,10 @@ def _helps_of_body(definition: ast.stmt) -> dict[str, str]:
 
 def _marks(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _help_of_marks(hint: Any) -> str:
+    return next((text for mark in _marks(hint) if isinstance(text := getattr(mark, "help", None), str)), "")
 
 
 def _unmarked(hint: Any) -> Any:

@@ -52,6 +52,11 @@ def test_a_generated_file_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == GENERATED[path], "run `make docs`, or python -m scripts.docs"
 
 
+def test_every_option_says_what_it_is() -> None:
+    silent = {name for name, option in tune_schema()["properties"].items() if not option["description"]}
+    assert not silent
+
+
 def test_the_shipped_example_validates() -> None:
     assert not refused_keys(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
 
