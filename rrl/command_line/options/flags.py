@@ -49,8 +49,8 @@ class TuneFlags:
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
     agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = DEFAULT_AGENT
     agent_from: Path | None = None
-    """Folder of rrl-train, or of an earlier run, for the agent to start from. Agent, objective, limit and
-    knobs are then that folder's, and others are refused. So is the seed, unless another is given."""
+    """Folder of rrl-train, or of an earlier run, for the agent to start from. Agent, objective, limit,
+    knobs and seed are then that folder's; of these only another seed may be given."""
     objective: str = "latency"
     """latency, strict-slo, least-resources, throughput, goodput or capacity. The last one needs a load of the
     run's own (--bench), throughput a closed loop (--concurrency) to tell configurations apart."""
