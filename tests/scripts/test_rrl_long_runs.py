@@ -17,6 +17,7 @@ from baselines.comparison.decisions import run_dtype
 from envs.scenarios import expected_costs
 from envs.scenarios.families import family_machine
 from rrl.agent import Agent, Task, Transition
+from rrl.guided.settings import GUIDED
 from rrl.region.q_learning import PAPER, RELEASED
 from rrl.testing import SPACE, Server
 from scripts.figures.bootstrap import BootstrapInterval
@@ -154,6 +155,13 @@ def test_a_kept_run_is_of_its_agents_settings_whatever_they_look_like() -> None:
     assert replace(one, label="b", colour="green").mark == one.mark
     assert replace(one, settings=capes.TUNED).mark != one.mark
     assert replace(one, starts="default").mark != one.mark
+
+
+def test_a_kept_run_of_the_default_agent_is_of_its_present_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = contenders.contenders(14.0)["guided"]
+    mark = one.mark
+    monkeypatch.setattr("rrl.guided.agent.GUIDED", replace(GUIDED, horizon=2 * GUIDED.horizon))
+    assert one.mark != mark
 
 
 def test_claims_of_latency_over_time() -> None:

@@ -71,8 +71,9 @@ class Contender:
 
     @property
     def mark(self) -> str:
-        """Tells agents of other settings apart. Looks do not count."""
-        return f"{zlib.crc32(repr((self.agent, self.settings, self.starts)).encode()):08x}"
+        """Tells agents of other settings apart, the agent's own ones too. Looks do not count."""
+        settings = AGENTS[self.agent].load_settings() if self.settings is None else self.settings
+        return f"{zlib.crc32(repr((self.agent, settings, self.starts)).encode()):08x}"
 
 
 def in_the_pictures(contenders: Iterable[str]) -> list[str]:
