@@ -8,6 +8,9 @@ import signal
 import sys
 from typing import NamedTuple
 
+from scripts.kept_rows import OtherSetting
+from serving_adapter.options import fail
+
 
 class Benchmark(NamedTuple):
     module: str  # within scripts.benchmarks
@@ -190,7 +193,10 @@ def main() -> int:
         print(f"scripts/bench {sys.argv[1]} takes no options", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers it started end with it
-    result = module.run()
+    try:
+        result = module.run()
+    except OtherSetting as error:
+        fail(str(error))
     print(json.dumps({"name": sys.argv[1]} | result))
     return 0
 

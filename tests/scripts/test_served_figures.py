@@ -27,7 +27,6 @@ from scripts.figures.served.landscape import (
 )
 from scripts.figures.served.measuring import in_rounds
 from scripts.figures.served.models import DEEPSPEECH, INCEPTION, ModelUnderLoad
-from scripts.kept_rows import KeptRows
 from serving_adapter.models.model import Model
 from serving_adapter.tensors import TensorSpec
 
@@ -58,21 +57,6 @@ def noisy(seed: int, log_ms: np.ndarray | float = 4.0, rounds: int = 3) -> Laten
     """Latencies of these means, each round a quarter off by luck."""
     noise = np.random.default_rng(seed).normal(0.0, 0.25, (len(GRID), rounds))
     return landscape(np.exp(np.reshape(log_ms, (-1, 1)) + noise))
-
-
-def test_rows_are_kept_and_a_torn_one_counts_as_none(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    rows = KeptRows(path, ("name", "round"))
-    rows.add({"name": "a", "round": 0, "value": 1.0})
-    rows.add({"name": "a", "round": 0, "value": 2.0})
-    with path.open("a") as file:
-        file.write('{"name": "b", "rou')
-    again = KeptRows(path, ("name", "round"))
-    again.add({"name": "c", "round": 0, "value": 3.0})
-    found = KeptRows(path, ("name", "round"))
-    assert [row["value"] for row in found] == [2.0, 3.0]
-    assert {"name": "b", "round": 0} not in found
-    assert found[{"name": "c", "round": 0}]["value"] == 3.0
 
 
 def test_every_round_has_all_configurations_in_an_order_of_its_own() -> None:

@@ -8,11 +8,12 @@ import tempfile
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
 from scripts.benchmarks.parity.tail_rows import BATCH_MS, ITEM_MS, ServerAndLoad
+from scripts.kept_rows import KeptRows
 from scripts.serving.processes import serving_with_metrics, started
 
 MOST_LATE_MS = 5.0
@@ -48,37 +49,19 @@ Run = Callable[[ServerAndLoad, int, int], Measured]
 class KeptRuns:
     """Runs by row, requests and seed, a line each in a JSON Lines file if there is one.
 
-    What the file has is not run again. A line that was cut off by the end of a run is left out, and so is a
-    run that was disturbed.
+    What the file has is not run again, but for what was disturbed.
     """
 
     def __init__(self, path: Path | None, run: Run) -> None:
-        self._path, self._run = path, run
-        self._known: dict[str, Measured] = {}
-        if path is not None and path.exists():
-            text = path.read_text(encoding="utf-8")
-            for line in text.splitlines():
-                self._read(line)
-            if text and not text.endswith("\n"):  # the next line must not be a part of the torn one
-                path.write_text(text + "\n", encoding="utf-8")
-
-    def _read(self, line: str) -> None:
-        try:
-            entry = json.loads(line)
-            key, measured = entry["key"], Measured(**entry["measured"])
-        except (ValueError, TypeError, KeyError):
-            return
-        if not measured.is_disturbed:
-            self._known[key] = measured
+        self._rows, self._run = KeptRows(path, ("key",)), run
 
     def measured(self, row: ServerAndLoad, requests: int, seed: int) -> Measured:
-        key = json.dumps({"requests": requests, "seed": seed} | row.settings(), sort_keys=True)
-        if key not in self._known:
-            self._known[key] = measured = self._undisturbed(row, requests, seed)
-            self._write(
-                {"label": row.label, "mode": row.shown_mode, "key": key, "measured": measured._asdict()}
-            )
-        return self._known[key]
+        key = {"key": json.dumps({"requests": requests, "seed": seed} | row.settings(), sort_keys=True)}
+        if key not in self._rows or Measured(**self._rows[key]["measured"]).is_disturbed:
+            measured = self._undisturbed(row, requests, seed)
+            names = {"label": row.label, "mode": row.shown_mode}
+            self._rows.add(names | key | {"measured": measured._asdict()})
+        return Measured(**self._rows[key]["measured"])
 
     def _undisturbed(self, row: ServerAndLoad, requests: int, seed: int) -> Measured:
         """RuntimeError where something else disturbs each attempt."""
@@ -91,13 +74,6 @@ class KeptRuns:
             f"the client sent 1 % of the requests more than {MOST_LATE_MS:g} ms late in {ATTEMPTS} runs; "
             "let nothing else run on this machine, and give the same command again"
         )
-
-    def _write(self, entry: dict[str, Any]) -> None:
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
 
 
 def measure(row: ServerAndLoad, requests: int, seed: int) -> Measured:

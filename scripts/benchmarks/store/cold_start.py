@@ -116,7 +116,7 @@ def run() -> dict[str, Any]:
         if missing:
             _measure(name, missing, rows)
     print_tables(rows)
-    return result(rows)
+    return result(rows) | {"commits": rows.commits}
 
 
 def _measure(name: str, missing: list[tuple[int, str]], rows: KeptRows) -> None:

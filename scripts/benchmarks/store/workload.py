@@ -87,11 +87,12 @@ class Options:
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     names = tuple(model.name for model in TABLE_3)
+    setting: dict[str, Any] = {}
     if options.quick:
-        names = QUICK
+        names, setting = QUICK, {"models": QUICK}
         options = Options((2,), (1.0,), 12, (0,), ("torch.load", "lru"), options.weights, options.out)
     torch.set_num_threads(1)
-    rows = KeptRows(options.out, ("clients", "share", "seed", "way", "requests"))
+    rows = KeptRows(options.out, ("clients", "share", "seed", "way", "requests"), setting)
     room_bytes = int(ROOM_SHARE * MIB * sum(MODELS[name].mib for name in names))
     with _folder(options.weights) as folder:
         for clients, share, seed, way in product(
@@ -108,8 +109,9 @@ def run() -> dict[str, Any]:
                 asked = asked_for(names, share, options.requests, seed)
                 rows.add({**run_, **_served(way, asked, clients, folder, room_bytes)})
                 print(_told(rows[run_]), file=sys.stderr, flush=True)
-    print_tables(list(rows))
-    return result(list(rows))
+    judged = [row for row in rows if row["requests"] == options.requests]
+    print_tables(judged)
+    return result(judged) | {"commits": rows.commits}
 
 
 @contextlib.contextmanager

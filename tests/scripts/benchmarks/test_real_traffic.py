@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +15,21 @@ import pytest
 from rrl.agent import Transition
 from rrl.measurement import Measurement
 from rrl.records import Record
+from scripts.benchmarks.tuner.real_traffic import run_and_sweep
 from scripts.benchmarks.tuner.real_traffic.burst_arrivals import arrivals_named, moments_of, variation_of_gaps
 from scripts.benchmarks.tuner.real_traffic.report import (
     GuardActions,
+    TrafficCase,
     TrafficRow,
-    append_row,
-    read_rows,
     result,
 )
-from scripts.benchmarks.tuner.real_traffic.run_and_sweep import grid, rule_of_thumb, windows
+from scripts.benchmarks.tuner.real_traffic.run_and_sweep import (
+    TrafficOptions,
+    grid,
+    measured,
+    rule_of_thumb,
+    windows,
+)
 from scripts.serving.neighbour import LENGTHS_S, SHARES, Spell, schedule, take
 from scripts.serving.replayed import write_moments
 from serving_adapter.load.arrivals import read_trace
@@ -147,12 +156,47 @@ def test_nine_in_ten_runs_must_be_within_a_tenth_of_the_best_with_few_changes_an
     assert not result([])["holds"]
 
 
-def test_rows_are_appended_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "rows.jsonl"
-    assert read_rows(path) == []
-    for seed in range(2):
-        append_row(path, replace(ROW, seed=seed))
-    assert [row.case for row in read_rows(path)] == [ROW.case, ROW.case._replace(seed=1)]
-    path.write_text('{"model": "minilm"}\n')
-    with pytest.raises(ValueError, match="holds no rows of this benchmark"):
-        read_rows(path)
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[TrafficCase]:
+    """The cases that were run, each in no time."""
+    cases: list[TrafficCase] = []
+
+    def row(case: TrafficCase, *_: object) -> TrafficRow:
+        cases.append(case)
+        return replace(ROW, **case._asdict())
+
+    monkeypatch.setattr(run_and_sweep, "_row", row)
+    monkeypatch.setattr(run_and_sweep, "_capacity_per_s", lambda model: 100.0)
+    return cases
+
+
+def rows_of(name: str, options: TrafficOptions) -> list[TrafficRow]:
+    return measured(name, options, ["poisson"], lambda seed: lambda from_s: nullcontext())
+
+
+def test_what_a_file_has_is_not_run_again(tmp_path: Path, made: list[TrafficCase]) -> None:
+    short = TrafficOptions(loads=(0.4,), intervals=16, out=tmp_path / "new" / "rows.jsonl")
+    first = rows_of("bursts", short)
+    again = rows_of("bursts", replace(short, seeds=(0, 1)))
+    assert again[0] == first[0]
+    assert made == [TrafficCase("minilm", "guided", "poisson", "0.4", seed) for seed in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        ("bursts", {"intervals": None}, "intervals=16, and those wanted have intervals=50"),
+        ("bursts", {"window_s": 12.0}, "window_s=25.0, and those wanted have window_s=12.0"),
+        ("bursts", {"windows": 2}, "windows=3, and those wanted have windows=2"),
+        ("bursts", {"repeats": 3}, "repeats=2, and those wanted have repeats=3"),
+        ("neighbour", {}, 'benchmark="bursts", and those wanted have benchmark="neighbour"'),
+    ],
+)
+def test_a_file_of_runs_of_other_lengths_or_of_the_other_benchmark_is_refused(
+    tmp_path: Path, made: list[TrafficCase], name: str, changed: dict[str, Any], told: str
+) -> None:
+    short = TrafficOptions(loads=(0.4,), intervals=16, out=tmp_path / "rows.jsonl")
+    rows_of("bursts", short)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        rows_of(name, replace(short, **changed))
+    assert len(made) == 1

@@ -171,7 +171,7 @@ def test_a_file_that_holds_something_else_is_one_sentence(tmp_path: Path, line: 
 
 def test_rows_of_another_setting_are_refused(tmp_path: Path) -> None:
     RecordedRuns.open(tmp_path / "runs.jsonl", {"seed": 0}).add(ran(), PROFILE)
-    with pytest.raises(ValueError, match="holds runs of"):
+    with pytest.raises(ValueError, match="holds rows with seed=0, and those wanted have seed=1"):
         RecordedRuns.open(tmp_path / "runs.jsonl", {"seed": 1})
 
 

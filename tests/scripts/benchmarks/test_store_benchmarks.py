@@ -6,12 +6,14 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from scripts.benchmarks.store import workload
 from scripts.benchmarks.store.cold_start import Options as ColdStartOptions
 from scripts.benchmarks.store.cold_start_report import (
     HIT,
@@ -29,7 +31,7 @@ from scripts.benchmarks.store.workload import Options as WorkloadOptions
 from scripts.benchmarks.store.workload import asked_for
 from scripts.benchmarks.store.workload_report import cells, speed_up
 from scripts.benchmarks.store.workload_report import result as workload_result
-from scripts.kept_rows import KeptRows
+from scripts.kept_rows import OtherSetting
 from tests.support import CHECKOUT
 
 # --- the models ------------------------------------------------------------------------------------
@@ -63,22 +65,6 @@ def test_a_network_answers_with_the_weights_that_its_file_has(name: str) -> None
         answer = network(image_for(name)[:, :, :96, :96])
     assert answer.isfinite().all()
     assert answer.shape == ((1, 1000) if name in NETWORKS else ())
-
-
-# --- rows ------------------------------------------------------------------------------------------
-
-
-def test_a_benchmark_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "rows.jsonl"
-    rows = KeptRows(path, ("model", "round"))
-    assert {"model": "a", "round": 0} not in rows
-    rows.add({"model": "a", "round": 0, "ms": 1.5})
-    with path.open("a") as file:
-        file.write('{"model": "a", "rou')  # it was killed here
-    again = KeptRows(path, ("model", "round"))
-    assert {"model": "a", "round": 0} in again
-    assert {"model": "a", "round": 1} not in again
-    assert list(again) == [{"model": "a", "round": 0, "ms": 1.5}]
 
 
 # --- cold starts -----------------------------------------------------------------------------------
@@ -147,6 +133,26 @@ def test_speed_ups_are_geometric_means_over_models_and_throughput_is_of_batches(
     found = workload_result([ours, theirs])
     assert (found["value"], found["holds"]) == (2.0, True)
     assert not workload_result([theirs | {"way": "lru"}, ours | {"way": "torch.load"}])["holds"]
+
+
+def test_a_workloads_runs_of_another_length_are_kept_but_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def served(way: str, asked: Sequence[str], *_: object) -> dict[str, Any]:
+        batch_s = 5.0 if way == "lru" and len(asked) == 24 else 10.0
+        return {"batch_s": batch_s, "latency_ms": {"a": 10.0}, "hits": 0, "private": 0}
+
+    def value(file: str, requests: int, *flags: str) -> float:
+        lengths = ("--clients", "2", "--shares", "1", "--requests", str(requests))
+        arguments = (*lengths, "--ways", "torch.load", "lru", "--out", str(tmp_path / file), *flags)
+        monkeypatch.setattr(sys, "argv", ["bench", "store-workload", *arguments])
+        return float(workload.run()["value"])
+
+    monkeypatch.setattr(workload, "_served", served)
+    assert (value("both", 24), value("both", 12), value("both", 24)) == (2.0, 1.0, 2.0)
+    value("quick", 12, "--quick")
+    with pytest.raises(OtherSetting, match="holds rows with models="):
+        value("quick", 12)
 
 
 @pytest.mark.parametrize("wrong", [{"shares": (0.0,)}, {"requests": 0}, {"clients": (0,)}])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -88,10 +85,6 @@ class TrafficRow:
     commit: str
 
     @property
-    def case(self) -> TrafficCase:
-        return TrafficCase(self.model, self.agent, self.arrivals, self.load, self.seed)
-
-    @property
     def cost_ratio(self) -> float:
         """Latency of the run over that of the start left alone."""
         return self.latency_s / self.untouched_s
@@ -105,22 +98,6 @@ class TrafficRow:
             f"{self.worsened} made it worse, {self.failed} failed, late by {self.late_ms:.0f} ms at worst; "
             f"left {self.left}, best {self.best}"
         )
-
-
-def read_rows(path: Path) -> list[TrafficRow]:
-    """The rows of a file, none where there is no file yet."""
-    if not path.exists():
-        return []
-    try:
-        return [TrafficRow(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} holds no rows of this benchmark ({error}); name another --out") from error
-
-
-def append_row(path: Path, row: TrafficRow) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        print(json.dumps(dataclasses.asdict(row)), file=file, flush=True)
 
 
 def result(rows: Sequence[TrafficRow]) -> dict[str, Any]:
@@ -142,5 +119,6 @@ def result(rows: Sequence[TrafficRow]) -> dict[str, Any]:
         "cheaper_than_start": round(cheaper, 3),
         "worsened": sum(row.worsened for row in rows),
         "worst_late_ms": round(max(row.late_ms for row in rows), 1),
+        "commits": list(dict.fromkeys(row.commit for row in rows)),
         "holds": min(within, few_changes, cheaper) >= REACH_SHARE,
     }

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +41,8 @@ from scripts.benchmarks.tuner.real_traffic.report import (
     GuardActions,
     TrafficCase,
     TrafficRow,
-    append_row,
-    read_rows,
 )
+from scripts.kept_rows import KeptRows, setting_of
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, mean_ms
 from scripts.serving.processes import serving, started, tune_command
@@ -56,6 +55,8 @@ BURST_PER_S, BURST_S = 10_000, 0.05  # The rule of thumb's capacity is how fast 
 LIGHT_MODEL = "burn"
 START_TIMEOUT_S = 300.0
 SPARE_S = 600.0  # of arrivals beyond the planned intervals, which validation and settling prolong
+
+CASE_OPTIONS = ("model", "agent", "arrivals", "loads", "rates", "seeds")  # what tells a file's runs apart
 
 Configuration = dict[str, int]
 Beside = Callable[[float], AbstractContextManager[object]]  # A neighbour, from a moment of its schedule on.
@@ -87,7 +88,8 @@ class TrafficOptions:
     quick: bool = False
     """A light model, one load, few and short intervals: only to see that it works."""
     out: Path | None = None
-    """A file of rows to go on with: its runs are counted and not repeated (default: a new one in runs/)."""
+    """A file of rows to go on with: its runs, all of these lengths, are counted and not repeated (default: a
+    new one in runs/)."""
 
     def __post_init__(self) -> None:
         if not self.seeds or not (self.loads or self.rates):
@@ -125,7 +127,9 @@ def measured(
     if options.quick:
         options = _quick(options)
     plan = _plan(options)
-    rows = {row.case: row for row in read_rows(out)}
+    setting = {"benchmark": name} | setting_of(options, *CASE_OPTIONS, "out")
+    setting["intervals"] = options.intervals or DEFAULT_INTERVALS
+    rows = KeptRows(out, TrafficCase._fields, setting)
     loads = {f"{rate:g}/s": rate for rate in options.rates} or {f"{load:g}": load for load in options.loads}
     cases = [
         TrafficCase(options.model, options.agent, each, load, seed)
@@ -133,19 +137,21 @@ def measured(
     ]
     for case in cases:  # A name that cannot be read is refused before hours are spent.
         arrivals_named(case.arrivals, 1.0)
-    print(f"{len(cases)} runs, {sum(case in rows for case in cases)} of them in {out} already", flush=True)
+    missing = [case for case in cases if case._asdict() not in rows]
+    print(f"{len(cases)} runs, {len(cases) - len(missing)} of them in {out} already", flush=True)
     scale = 1.0
-    if not options.rates and not all(case in rows for case in cases):
+    if missing and not options.rates:
         scale = _capacity_per_s(options.model)
         print(f"the rule of thumb serves {scale:.1f} requests/s of a burst", flush=True)
+    found = []
     for case in cases:
-        if case not in rows:
+        if case in missing:
             folder = out.with_suffix("") / "-".join(map(_in_a_path, case))
             shutil.rmtree(folder, ignore_errors=True)  # What an interrupted run left there.
-            rows[case] = _row(case, scale * loads[case.load], plan, beside(case.seed), folder)
-            append_row(out, rows[case])
-        print(rows[case], flush=True)
-    return [rows[case] for case in cases]
+            rows.add(asdict(_row(case, scale * loads[case.load], plan, beside(case.seed), folder)))
+        found.append(TrafficRow(**rows[case._asdict()]))
+        print(found[-1], flush=True)
+    return found
 
 
 def _quick(options: TrafficOptions) -> TrafficOptions:

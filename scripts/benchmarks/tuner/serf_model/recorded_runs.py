@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.tuner.serf_model.cases import LightProfile, MeasuredRun
+from scripts.kept_rows import check_setting
 
 Row = tuple[MeasuredRun, LightProfile]
 
@@ -33,8 +34,7 @@ class RecordedRuns:
                 raise ValueError(
                     f"{path}, line {number}, is no run of serf-model ({error}): give another --out"
                 ) from None
-            if of != dict(setting):
-                raise ValueError(f"{path} holds runs of {of}, not of {dict(setting)}: give another --out")
+            check_setting(path, of, setting)
             done.append(found)
         return cls(path, setting, done)
 

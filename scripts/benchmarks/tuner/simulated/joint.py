@@ -19,6 +19,7 @@ What stays is compared with the best of the joint grid, by long simulations of a
     scripts/bench joint [--machines 20] [--intervals 40] [--agents guided optuna-tpe] [--out FILE.jsonl]
 
 With `--out`, each run is a line of that file as soon as it is over, and what the file has is not run again.
+The table says of which commits the runs are.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from rrl.tuning.environment import Environment
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
-from scripts.kept_rows import KeptRows
+from scripts.kept_rows import KeptRows, Row, commit_of
 from scripts.serving.served_agents import settled_after
 from serving_adapter.options import parse
 
@@ -100,6 +101,10 @@ class JointRun(NamedTuple):
     failed: int
     decision_ms: float  # the slowest but one in a hundred; NaN of a run in turn
 
+    @classmethod
+    def of(cls, row: Row) -> JointRun:
+        return cls(**{name: row[name] for name in cls._fields})
+
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
@@ -116,9 +121,11 @@ def run() -> dict[str, Any]:
     print(f"{'agent':14} final / best  within 5%  measurements  latency / best  failed")
     by_agent = {}
     for agent in options.agents:
-        by_agent[agent] = runs = [JointRun(**rows[each]) for each in wanted if each["agent"] == agent]
+        by_agent[agent] = runs = [JointRun.of(rows[each]) for each in wanted if each["agent"] == agent]
         print(_row(agent, runs), flush=True)
-    return outcome(by_agent)
+    commits = list(dict.fromkeys(commit_of(rows[each]) for each in wanted))
+    print(f"commit {', '.join(commits)}")
+    return outcome(by_agent) | {"commits": commits}
 
 
 def outcome(by_agent: dict[str, list[JointRun]]) -> dict[str, Any]:
