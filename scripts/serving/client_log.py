@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from serving_adapter.load.options import LoadOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,13 @@ class Requests:
     def mean_ms(self) -> float:
         """NaN where none was answered; so are the percentiles."""
         return float(self.answered_ms.mean()) if self.answered_ms.size else float("nan")
+
+    @property
+    def mean_felt_ms(self) -> float:
+        """Of all: one that failed counts as the longest wait for an answer. Infinite if none was answered."""
+        if not self.answered_ms.size:
+            return math.inf
+        return float(np.where(self.failed, 1e3 * LoadOptions.timeout_s, self.latency_ms).mean())
 
     def percentile_ms(self, percentile: float) -> float:
         return float(np.percentile(self.answered_ms, percentile)) if self.answered_ms.size else float("nan")

@@ -44,6 +44,19 @@ def started(
             process.stdout.close()
 
 
+def ended_well(load: subprocess.Popen[str], timeout_s: float) -> None:
+    """Waits for a load that ends by itself; RuntimeError where it ended badly."""
+    load.communicate(timeout=timeout_s)
+    if load.returncode != 0:
+        raise RuntimeError(f"the load ended with {load.returncode}, so its requests tell nothing")
+
+
+def check_under_way(load: subprocess.Popen[str], what: str) -> None:
+    """RuntimeError where a load without an end was over before this was."""
+    if load.poll() is not None:
+        raise RuntimeError(f"the load ended with {load.returncode} before {what} was through")
+
+
 def tune_command(*arguments: object) -> list[str]:
     """The command line of `rrl-tune` with these arguments, in this interpreter."""
     return [sys.executable, "-m", "rrl.command_line", *map(str, arguments)]

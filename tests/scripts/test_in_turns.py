@@ -28,6 +28,11 @@ def test_a_configuration_without_answers_is_not_the_best() -> None:
     assert [part.mean_ms for part in best_in_turns(turns)] == [10.0, 10.0]
 
 
+def test_what_refuses_most_requests_and_answers_the_rest_soon_is_not_the_best() -> None:
+    turns = {START: [requests([1.0] * 10, failed=range(9))] * 2, BEST: [requests([10.0])] * 2}
+    assert [part.mean_ms for part in best_in_turns(turns)] == [10.0, 10.0]
+
+
 def test_a_slow_spell_in_one_window_tells_nothing_of_its_configuration() -> None:
     rounds_ms = {BEST: (10.0, 10.0, 90.0, 10.0, 10.0), NEARLY: (11.0,) * 5, START: (40.0,) * 5}
     finals = rounds(rounds_ms)

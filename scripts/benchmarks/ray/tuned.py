@@ -6,7 +6,8 @@ validation, and so does Optuna. The words are those of `scripts.serving.against_
 
     scripts/bench ray-tune [--seeds 3] [--out FILE.jsonl] [--quick]
 
-With `--out`, what is over is a line at once. What the file has is not done again.
+With `--out`, what is over is a line at once. What the file has is not done again. It is of the same lengths,
+or it is refused.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.ray.nodes import nodes
 from scripts.benchmarks.ray.stock import SPREAD, StockMiniLM
 from scripts.benchmarks.triton.served import COLD_S
-from scripts.kept_rows import KeptRows
-from scripts.serving.against_sweep import AgainstSweep, Run, Window, searching
+from scripts.kept_rows import KeptRows, setting_of
+from scripts.serving.against_sweep import AgainstSweep, Run, Window, searching, window_of
 from scripts.serving.client_log import Requests
-from scripts.serving.processes import serving, started, tune_command
+from scripts.serving.processes import check_under_way, ended_well, serving, started, tune_command
 from serving_adapter.options import parse
 from serving_adapter.target import OpenInferenceTarget
 from serving_adapter.target.ray_serve.ray_serve_target import RayServeTarget
@@ -77,9 +78,8 @@ class Tuned:
         self.target.apply(self.space.configuration(number))
         with tempfile.TemporaryDirectory(prefix="rrl-ray-") as folder:
             with self._requests(1, COLD_S + window_s, Path(folder)) as load:
-                load.communicate(timeout=COLD_S + window_s + 120)
-            seen = Requests.read(Path(folder)).after(COLD_S)
-        return {"mean_ms": seen.mean_ms, "failed": seen.failures}
+                ended_well(load, COLD_S + window_s + 120)
+            return window_of(Requests.read(Path(folder)).after(COLD_S))
 
     def run(self, agent: str, seed: int) -> Run:
         """One run of an agent, from the first configuration on, under endless load."""
@@ -90,8 +90,9 @@ class Tuned:
             how = ("--agent", agent, "--knobs", self.knobs, "--seed", seed, "--out", out)
             pace = ("--intervals", options.intervals, "--interval-s", options.interval_s)
             command = tune_command(*self.arguments, *how, *pace)
-            with self._requests(100 + seed, 0, place):
+            with self._requests(100 + seed, 0, place) as load:
                 subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
+                check_under_way(load, agent)
             numbers = [record.number for record in searching(out)]
             failed = Requests.read(place).failures
         kept = self.space.number({name: self.target.configuration()[name] for name in self.space.names})
@@ -112,7 +113,7 @@ def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     if options.quick:
         options = replace(options, seeds=1, intervals=4, interval_s=2.0, window_s=3.0, rounds=1)
-    rows = KeptRows(options.out, ("what",))
+    rows = rows_of(options)
     found = {}
     for name, served in {"rrl-serve": on_rrl_serve, "Ray Serve": on_ray_serve}.items():
         with served(options) as tuned:
@@ -127,7 +128,14 @@ def run() -> dict[str, Any]:
         "by_server": {name: each["value"] for name, each in found.items()},
         "measurements": {name: each["measurements"] for name, each in found.items()},
         "failed": {name: each["failed"] for name, each in found.items()},
+        "commits": rows.commits,
     }
+
+
+def rows_of(options: Options) -> KeptRows:
+    """What the file has of the same lengths; of others it is refused."""
+    setting = {"benchmark": "ray-tune"} | setting_of(options, "seeds", "rounds", "out")
+    return KeptRows(options.out, ("what",), setting)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ those of `scripts.serving.against_sweep`.
                                [--out FILE.jsonl] [--quick]
 
 With `--out`, a window of the sweep, a run and a turn at the end are a line each as soon as they are over.
-What the file has is not done again.
+What the file has is not done again. It is of the same models, load and lengths, or it is refused.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from scripts.benchmarks.triton.served import (
     capacity_per_s,
     load,
 )
-from scripts.kept_rows import KeptRows
-from scripts.serving.against_sweep import AgainstSweep, searching
+from scripts.kept_rows import KeptRows, setting_of
+from scripts.serving.against_sweep import AgainstSweep, Window, searching, window_of
 from scripts.serving.client_log import Requests
-from scripts.serving.processes import tune_command
+from scripts.serving.processes import check_under_way, ended_well, tune_command
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
 from serving_adapter.options import parse
@@ -97,6 +97,7 @@ def run() -> dict[str, Any]:
         options = replace(
             options, models=tuple(kinds), seeds=1, intervals=6, interval_s=2.0, window_s=5.0, rounds=1
         )
+    rows = rows_of(options)
     member = ConfigurationSpace.parse(KNOBS)
     space = JointSpace(dict.fromkeys(options.models, member)).space
     with contextlib.ExitStack() as stack:
@@ -109,12 +110,19 @@ def run() -> dict[str, Any]:
             options.rounds,
             lambda number, window_s: bench.window(space.configuration(number), window_s),
             lambda agent, seed: bench.tuned(agent, seed, space, folder),
-            KeptRows(options.out, ("what",)),
+            rows,
         )
         rates = against_sweep.done("rates", partial(bench.rates, options.load))
         bench.traffic = {name: Traffic("poisson", rate, seed=1) for name, rate in rates.items()}
         allowed = [int(n) for n in np.flatnonzero(space.threads <= options.cores)]
         return against_sweep.outcome(allowed, REACH)
+
+
+def rows_of(options: Options) -> KeptRows:
+    """What the file has of the same models, load and lengths; of others it is refused."""
+    setting = {"benchmark": "triton-joint", "knobs": KNOBS}
+    setting |= setting_of(options, "agents", "seeds", "rounds", "out")
+    return KeptRows(options.out, ("what",), setting)
 
 
 @dataclass
@@ -135,7 +143,7 @@ class Bench:
         """Puts the start of both models in force."""
         self.target.apply(of_models(dict.fromkeys(self.servers, START)))
 
-    def window(self, configuration: Mapping[str, int], window_s: float) -> dict[str, float]:
+    def window(self, configuration: Mapping[str, int], window_s: float) -> Window:
         """What clients see of both models under a joint configuration."""
         self.target.apply(configuration)
         with tempfile.TemporaryDirectory(prefix="rrl-joint-") as folder, contextlib.ExitStack() as stack:
@@ -145,9 +153,9 @@ class Bench:
                 for name, server in self.servers.items()
             ]
             for process in loads:
-                process.communicate(timeout=COLD_S + window_s + 120)
+                ended_well(process, COLD_S + window_s + 120)
             seen = Requests.joined(Requests.read(place).after(COLD_S) for place in places.values())
-        return {"mean_ms": seen.sum_s * 1e3 / max(len(seen), 1), "failed": seen.failures}
+        return window_of(seen)
 
     def tuned(self, agent: str, seed: int, space: ConfigurationSpace, folder: Path) -> dict[str, Any]:
         """One run of an agent under endless load: what was in force by interval, and what it kept."""
@@ -155,10 +163,13 @@ class Bench:
         out = folder / f"{agent.replace(' ', '-')}-{seed}"
         with contextlib.ExitStack() as stack:
             places = {name: folder / f"load-{agent.replace(' ', '-')}-{seed}-{name}" for name in self.servers}
-            for name, server in self.servers.items():
-                traffic = replace(self.traffic[name], seed=100 + seed)
-                stack.enter_context(load(server, traffic, places[name]))
+            loads = [
+                stack.enter_context(load(server, replace(self.traffic[name], seed=100 + seed), places[name]))
+                for name, server in self.servers.items()
+            ]
             self._tune(agent, seed, out)
+            for process in loads:
+                check_under_way(process, agent)
         failed = sum(Requests.read(place).failures for place in places.values())
         folders = [out / name for name in self.servers] if agent == IN_TURN else [out]
         numbers = self._numbers(folders, space)

@@ -15,7 +15,7 @@ import numpy as np
 
 from rrl.space import ConfigurationSpace
 from scripts.serving.client_log import Requests
-from scripts.serving.processes import started
+from scripts.serving.processes import ended_well, started
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
 from serving_adapter.load.arrivals import CountTrace, TimestampTrace, Trace, read_trace
@@ -121,9 +121,7 @@ def load(
 def requests_of(server: Triton, traffic: Traffic, folder: Path, duration_s: float) -> Requests:
     """What the client saw of so many seconds of this traffic."""
     with load(server, traffic, folder, duration_s) as process:
-        process.communicate(timeout=duration_s + 120)
-    if process.returncode != 0:
-        raise RuntimeError(f"rrl-load ended with {process.returncode} (see {folder})")
+        ended_well(process, duration_s + 120)
     return Requests.read(folder)
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from scripts.benchmarks.ray import tuned
 from scripts.benchmarks.ray.changes import randomly_changed
 from scripts.benchmarks.ray.units import difference
+from scripts.kept_rows import OtherSetting
 from serving_adapter import model_configuration
 
 FOUND = {
@@ -35,3 +41,14 @@ def test_answers_are_as_far_apart_as_their_farthest_value_by_the_largest() -> No
     of_one = [np.array([1.0, -2.0]), np.array([4.0, 1.0])]
     assert difference(of_one, of_one) == 0
     assert difference([np.array([1.0, -2.0]), np.array([4.0, 2.0])], of_one) == 0.25
+
+
+@pytest.mark.parametrize("changed", [{"window_s": 3.0}, {"intervals": 4}, {"quick": True}])
+def test_what_was_tuned_goes_on_in_a_file_of_the_same_lengths_only(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    options = tuned.Options(out=tmp_path / "rows.jsonl")
+    tuned.rows_of(options).add({"what": "sweep 0", "found": {}})
+    assert {"what": "sweep 0"} in tuned.rows_of(replace(options, seeds=3, rounds=4))
+    with pytest.raises(OtherSetting, match="and those wanted have " + next(iter(changed))):
+        tuned.rows_of(replace(options, **changed))

@@ -17,6 +17,7 @@ from rrl.agent import Agent, Transition, observe
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
+from scripts.benchmarks.triton import joint
 from scripts.benchmarks.triton.head_to_head import Options, _outcome
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
@@ -45,6 +46,7 @@ from scripts.figures.head_to_head import (
     reached,
     run_row,
 )
+from scripts.kept_rows import OtherSetting
 from scripts.serving import served_agents
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
@@ -562,3 +564,18 @@ def test_those_that_may_still_be_the_best_are_measured_in_more_rounds() -> None:
     seen = InTurns(rounds({START: (40.0, 40.0), BEST: (10.0, 10.0), NEARLY: (12.0, 12.0), BAD: (13.0, 13.0)}))
     assert contenders(seen) == [BEST, NEARLY]
     assert contenders(InTurns(rounds({START: (40.0, 40.0), BEST: (10.0, 10.0)}))) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"load": 0.5}, {"models": ("minilm", "burn")}, {"cores": 2}, {"interval_s": 10.0}, {"window_s": 15.0}],
+)
+def test_two_models_go_on_in_a_file_of_the_same_models_load_and_lengths_only(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    options = joint.Options(out=tmp_path / "rows.jsonl")
+    joint.rows_of(options).add({"what": "rates", "found": {}})
+    more = replace(options, seeds=3, rounds=4, agents=(joint.TOGETHER,))
+    assert {"what": "rates"} in joint.rows_of(more)
+    with pytest.raises(OtherSetting, match="and those wanted have " + next(iter(changed))):
+        joint.rows_of(replace(options, **changed))
