@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ INTERVALS = 60
 
 
 def measured_under(server: FailingServer, number: int, intervals: int) -> list[Measurement]:
-    env = server.environment(seed=0)
+    env = server.environment(repeat=0)
     return [env.run(number).measurement for _ in range(intervals)]
 
 
@@ -56,7 +57,7 @@ def test_a_look_at_a_running_interval_sees_its_failures() -> None:
     drawn = FailingServer.drawn("memory", 0, INTERVALS)
     server = replace(drawn, faults=replace(drawn.faults, share=0.5))
     looks: list[Progress] = []
-    env = server.environment(seed=0)
+    env = server.environment(repeat=0)
 
     def look(progress: Progress) -> str:
         looks.append(progress)
@@ -78,26 +79,46 @@ def test_a_run_is_repeatable_and_one_with_a_rule_changed_meets_the_same_server()
     run = episode("restarts", "random", ALL_RULES, 6, seed=3)
     assert run == episode("restarts", "random", ALL_RULES, 6, seed=3)
     assert run.felt >= 1
-    line = line_of("restarts", "random", CHANGES[0], [run, run], [run, run])
+    line = line_of("restarts", "random", CHANGES[0], [run, run], [run, run], repeats=1)
     assert line.endswith("1.000 ± 0.000")
+
+
+def test_chance_differs_between_servers_and_between_their_repeats() -> None:
+    def lost(seed: int, repeat: int) -> tuple[int, ...]:
+        server = FailingServer.drawn("restarts", seed, INTERVALS)
+        env = server.environment(repeat)
+        return tuple(k for k in range(INTERVALS) if env.run(server.start).measurement.gap)
+
+    assert len({lost(seed, 0) for seed in range(10)}) > 5
+    assert len({lost(0, repeat) for repeat in range(10)}) > 5
+    servers = [FailingServer.drawn("restarts", seed, INTERVALS) for seed in range(10)]
+    assert len({server.agent_seed(repeat) for server in servers for repeat in range(2)}) == 20
+
+
+def test_the_error_is_over_servers_and_runs_of_one_count_together() -> None:
+    run = episode("restarts", "random", ALL_RULES, 6, seed=3)
+    more = run._replace(felt=run.felt * math.exp(0.2))
+    line = line_of("restarts", "random", CHANGES[0], [more, more, run, run], [run] * 4, repeats=2)
+    assert line.endswith("1.105 ± 0.200")
 
 
 def test_a_failed_request_is_felt_as_ten_of_the_bests_and_a_lost_server_as_an_interval_of_them() -> None:
     server = FailingServer.drawn("clients", 0, INTERVALS)
 
-    def felt(**counts: Any) -> float:
+    def after(*intervals: dict[str, Any]) -> FailingRun:
+        usual: dict[str, Any] = {"arrivals": 200, "completions": 200, "failures": 0}
         latency = LatencySummary(mean_ms=50.0)
-        measurement = Measurement(
-            1.0, **{"arrivals": 200, "completions": 200, "failures": 0} | counts, latency=latency
-        )
-        record: Any = SimpleNamespace(
-            measurement=measurement, decision="agent", failures=measurement.failures
-        )
-        return FailingRun.of(server, [record], server.start).felt
+        seen = [Measurement(1.0, **usual | each, latency=latency) for each in intervals]
+        records: Any = [SimpleNamespace(measurement=m, decision="agent", failures=m.failures) for m in seen]
+        return FailingRun.of(server, records, server.start)
 
-    best_ms = 50.0 / felt()
-    assert felt(completions=100, failures=100) == pytest.approx((50.0 + 10 * best_ms) / 2 / best_ms)
-    assert felt(completions=0, gap="the server restarted") == pytest.approx(10.0)
+    answered, half = dict[str, Any](), {"completions": 100, "failures": 100}
+    lost = {"completions": 0, "gap": "the server restarted"}
+    best_ms = 50.0 / after(answered).felt
+    assert after(half).felt == pytest.approx((50.0 + 10 * best_ms) / 2 / best_ms)
+    assert after(lost).felt == pytest.approx(10.0)
+    assert [after(each).failed for each in (answered, half, lost)] == [0.0, 0.5, 1.0]
+    assert after(lost, answered).failed == 0.5
 
 
 def test_a_change_is_of_one_setting_of_the_guard() -> None:

@@ -5,17 +5,18 @@ changed, under the same arrivals. Everybody's guard expects by a belief of its o
 
 | column | over runs | meaning |
 |---|---|---|
-| failed | mean | share of the requests that failed |
+| failed | mean | share of the requests that failed, in lost intervals too |
 | tries | mean | intervals in which a choice of the agent failed requests, or lost the server |
 | lost | mean | intervals in which the server restarted |
 | refused | mean | proposals that the guard refused |
 | keeps | count | runs that keep a configuration that fails, or that the server is lost under |
 | kept | geometric mean | expected latency of what is kept, over that of the best that does not fail |
 | felt | geometric mean | what users felt in the whole run, over the best |
-| of all rules' | geometric mean | felt, over that of the runs with all rules; ± two standard errors |
+| of all rules' | geometric mean | felt, over that of the runs with all rules |
 
 *Felt* sums the latencies of all answers, and ten times the best's for a failed request. Where the server
 restarted, an interval's requests have failed. The sum is over what all would have taken with the best.
+Behind ± are two standard errors over servers, each the mean of its runs.
 
     scripts/bench failing [--seeds 0-9] [--kinds memory crashes] [--agents guided random] [--repeats 2]
                           [--changes chance_of_losses=0 watch_s=1e9]
@@ -117,16 +118,17 @@ class FailingRun(NamedTuple):
         failed, completed = sum(m.failures for m in seen), sum(m.completions for m in seen)
         lost = sum(bool(m.gap) for m in seen)
         all_failed = failed + REQUESTS_PER_INTERVAL * lost
+        requests = completed + all_failed
         latency_ms = sum(m.completions * m.latency.mean_ms for m in seen if m.completions)
         felt_ms = latency_ms + FAILURE_WEIGHT * best_ms * all_failed
         return cls(
-            failed=failed / max(1, failed + completed),
+            failed=all_failed / requests,
             tries=sum(each.decision == "agent" and _harmed(each) for each in records),
             lost=lost,
             refused=sum(each.decision == "refused" for each in records),
             keeps=bool(avoid[kept]),
             kept=float(expected_ms[kept]) / best_ms,
-            felt=felt_ms / (best_ms * (completed + all_failed)),
+            felt=felt_ms / (best_ms * requests),
         )
 
 
@@ -148,13 +150,13 @@ def episode(
 ) -> FailingRun:
     """One run on one server, in `rrl-tune`'s loop."""
     server = FailingServer.drawn(kind, seed, intervals)
-    env = server.environment(repeat)
+    env, agent_seed = server.environment(repeat), server.agent_seed(repeat)
     task = Task(SPACE, env.objective, CORES)
-    agent = make_agent(agent_name, task, repeat)
+    agent = make_agent(agent_name, task, agent_seed)
     belief = Belief(SPACE, env.objective, CORES)
     guard = Guard(env.start, guard_settings(change), expectation=belief)
     start = SPACE.configuration(env.start)
-    about = (SPACE, "latency", None, agent_name, repeat, "simulated", kind, start, start, 1.0, "")
+    about = (SPACE, "latency", None, agent_name, agent_seed, "simulated", kind, start, start, 1.0, "")
     kept, records = tuned(env, agent, guard, Header(*about), intervals)
     return FailingRun.of(server, records, kept.number)
 
@@ -168,11 +170,11 @@ def run() -> dict[str, Any]:
         for kind in options.kinds:
             for agent in options.agents:
                 usual = _runs(workers, options, kind, agent, ALL_RULES)
-                print(line_of(kind, agent, ALL_RULES, usual, usual), flush=True)
+                print(line_of(kind, agent, ALL_RULES, usual, usual, options.repeats), flush=True)
                 of_default += usual if agent == DEFAULT else []
                 for change in options.changes:
                     runs = _runs(workers, options, kind, agent, change)
-                    print(line_of(kind, agent, change, runs, usual), flush=True)
+                    print(line_of(kind, agent, change, runs, usual, options.repeats), flush=True)
     keeps = sum(each.keeps for each in of_default)
     return {
         "value": round(geometric_mean(each.felt for each in of_default), 3) if of_default else None,
@@ -184,10 +186,16 @@ def run() -> dict[str, Any]:
 
 
 def line_of(
-    kind: Kind, agent: str, change: str, runs: Sequence[FailingRun], usual: Sequence[FailingRun]
+    kind: Kind,
+    agent: str,
+    change: str,
+    runs: Sequence[FailingRun],
+    usual: Sequence[FailingRun],
+    repeats: int,
 ) -> str:
-    """A row of the table; `usual` are the same runs with all rules."""
-    logs = [math.log(a.felt / b.felt) for a, b in zip(runs, usual, strict=True)]
+    """A row of the table, of so many runs on each server; `usual` are the same runs with all rules."""
+    of_runs = [math.log(a.felt / b.felt) for a, b in zip(runs, usual, strict=True)]
+    logs = [mean(of_runs[k : k + repeats]) for k in range(0, len(of_runs), repeats)]  # by server
     error = 2 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
     means = [mean(values) for values in zip(*(each[:4] for each in runs), strict=True)]
     failed, tries, lost, refused = means

@@ -11,6 +11,8 @@
 
 The size is drawn from 1, 2 and 4, and the share between 1 % and 100 %. The load is 0.3 to 0.8 of what bears
 most among those that never fail. So what fails often looks better by the latency of what it answers.
+
+Every repeat on every server has chance of its own: arrivals, failures and losses, and the agent's draws.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from envs.simulated import SimulatedServing
 from rrl.interval import MeasuredInterval, Watch
 from rrl.measurement import NOTHING_OBSERVED, Measurement, Progress
 from rrl.queueing.machine import Machine
+from rrl.seeding import whole_seed
 from rrl.space import ConfigurationSpace
 
 Kind = Literal["memory", "spells", "mended", "clients", "crashes", "restarts"]
@@ -40,6 +43,7 @@ SHARE = (0.01, 1.0)
 CRASHES, RESTARTS = (0.1, 0.5), 0.03  # of the intervals
 SPELLS = {"spells": (10, 10), "clients": (3, 20)}  # mean intervals with failures, and without
 ON_ALL: tuple[Kind, ...] = ("clients", "restarts")
+_FAULTS, _CHANCE, _AGENT = range(1, 4)  # independent random streams of one server
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class DrawnFaults:
 class FailingServer:
     """One drawn server, its load and its start."""
 
+    seed: int
     machine: Machine
     rate_per_s: float
     start: int
@@ -74,7 +79,7 @@ class FailingServer:
     @classmethod
     def drawn(cls, kind: Kind, seed: int, intervals: int) -> FailingServer:
         machine, _ = random_machine(seed)
-        rng = np.random.default_rng([seed, KINDS.index(kind)])
+        rng = np.random.default_rng([seed, KINDS.index(kind), _FAULTS])
         faulty = rng.choice(SIZES) < BATCH_SIZES
         capacity_per_s = np.array([machine.capacity_per_s(SPACE.configuration(k)) for k in range(len(SPACE))])
         rate_per_s = rng.uniform(*UTILISATION) * float(capacity_per_s[~faulty].max())
@@ -84,11 +89,13 @@ class FailingServer:
             share = rng.uniform(*CRASHES) if kind == "crashes" else RESTARTS
         if kind in ON_ALL:
             faulty = np.ones_like(faulty)
-        return cls(
-            machine, rate_per_s, start, DrawnFaults(kind, faulty, share, _happens(kind, intervals, rng))
-        )
+        faults = DrawnFaults(kind, faulty, share, _happens(kind, intervals, rng))
+        return cls(seed, machine, rate_per_s, start, faults)
 
-    def environment(self, seed: int) -> FailingServing:
+    def agent_seed(self, repeat: int) -> int:
+        return whole_seed([self.seed, repeat, _AGENT])
+
+    def environment(self, repeat: int) -> FailingServing:
         env = FailingServing(
             self.machine,
             SPACE,
@@ -98,7 +105,7 @@ class FailingServer:
             cores=CORES,
         )
         env.faults = self.faults
-        env.np_random = np.random.default_rng(seed)
+        env.np_random = np.random.default_rng([self.seed, repeat, _CHANCE])
         return env
 
 
