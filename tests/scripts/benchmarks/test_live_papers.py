@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,16 @@ import pytest
 from rrl import journal
 from rrl.records import Record
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.tuner.live.papers import KNOBS, Options, change, costs, outcome, table, tuned
+from scripts.benchmarks.tuner.live.papers import (
+    KNOBS,
+    Options,
+    change,
+    complete,
+    costs,
+    outcome,
+    table,
+    tuned,
+)
 from tests.support import CHECKOUT
 
 RECORDED = CHECKOUT / "tests" / "recorded"
@@ -42,6 +52,17 @@ def test_only_what_an_agent_decided_counts() -> None:
     assert [each.number for each in tuned(RECORDED / "embedded")] == numbers
     assert len(numbers) < len(records)
     assert tuned(Path("no such folder")) == []
+
+
+def test_runs_of_another_seed_are_not_taken_for_those_asked_for(tmp_path: Path) -> None:
+    header, _ = journal.read(RECORDED / "embedded")
+    intervals = len(tuned(RECORDED / "embedded"))
+    options = Options(agents=("rrl-paper", "capes"), intervals=intervals, block=intervals, out=tmp_path)
+    for agent in options.agents:
+        shutil.copytree(RECORDED / "embedded", tmp_path / agent)
+    complete(replace(options, seed=header.seed))
+    with pytest.raises(ValueError, match=rf"run of seed {header.seed}, not of 5: give another --out"):
+        complete(replace(options, seed=5))
 
 
 def test_costs_go_by_blocks_without_the_intervals_that_have_none(record: Record) -> None:

@@ -5,7 +5,7 @@
 All tune the embedded server in the same grid of 60 configurations, under the same load, as `rrl-tune` does
 with its guard. They take turns, a block of intervals each, in an order that moves on with each turn. So a
 slow spell of the machine meets all of them. Each agent's journal is a folder in `--out`. The same command
-goes on where it was interrupted, with the same load.
+goes on where it was interrupted, with the same load. What another seed began is refused.
 
 | column | over the intervals that have a cost |
 |---|---|
@@ -74,14 +74,16 @@ class Options:
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    _live(options)
+    complete(options)
     records = {agent: tuned(options.out / agent)[: options.intervals] for agent in options.agents}
     print("\n".join(table(records, options.block)))
     return outcome(records, options.block)
 
 
-def _live(options: Options) -> None:
-    """Runs what is missing of all agents' intervals."""
+def complete(options: Options) -> None:
+    """Runs what is missing of all agents' intervals; ValueError where those there are of another seed."""
+    for agent in options.agents:
+        _check_seed(options.out / agent, options.seed)
     rounds = math.ceil(options.intervals / options.block)
     wanted = [min(options.intervals, (k + 1) * options.block) for k in range(rounds)]
     turns = [(agent, until) for k, until in enumerate(wanted) for agent in _turned(options.agents, k)]
@@ -104,6 +106,14 @@ def _live(options: Options) -> None:
         target.close()
     finally:
         embedded.close()
+
+
+def _check_seed(folder: Path, seed: int) -> None:
+    if not journal.has_begun(folder):
+        return
+    header, _ = journal.read(folder)
+    if header.seed != seed:
+        raise ValueError(f"{folder} holds a run of seed {header.seed}, not of {seed}: give another --out")
 
 
 def _turned(agents: Sequence[str], turn: int) -> Sequence[str]:
