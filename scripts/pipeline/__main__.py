@@ -2,7 +2,7 @@
 
 The functions are the same in every way of running them. Two pipelines are called at once, as those of two
 users would be. Their processes have started before and have their libraries, so what is shown is what a call
-takes that finds no weights loaded.
+takes that finds no weights loaded in them.
 
 | way | the weights are |
 |---|---|
@@ -20,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from scripts.benchmarks.store.memory import pss_bytes
@@ -114,6 +116,19 @@ def called(process: subprocess.Popen[str], asked: dict[str, Any]) -> dict[str, A
     return dict(json.loads(process.stdout.readline()))
 
 
+def called_at_once(pipelines: Sequence[Sequence[subprocess.Popen[str]]]) -> list[list[dict[str, Any]]]:
+    """What the functions of each pipeline reply. Each is asked with the answer of the one before."""
+
+    def replies_of(pipeline: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+        replies: list[dict[str, Any]] = []
+        for process in pipeline:
+            replies.append(called(process, replies[-1]["answer"] if replies else {}))
+        return replies
+
+    with ThreadPoolExecutor(len(pipelines)) as threads:
+        return list(threads.map(replies_of, pipelines))
+
+
 def run(options: Options) -> dict[str, list[dict[str, Any]]]:
     """The calls of each way: milliseconds by function, memory of all processes, and the last answer."""
     functions = functions_of(options)
@@ -137,20 +152,17 @@ def _call(
         ]
         pids = [process.pid for pipeline in processes for process in pipeline] + [store.pid]
         before = pss_bytes(pids)
-        load_ms, compute_ms = dict.fromkeys(functions, 0.0), dict.fromkeys(functions, 0.0)
-        answer: dict[str, Any] = {}
-        for pipeline in processes:
-            answer = {}
-            for function, process in zip(functions, pipeline, strict=True):
-                reply = called(process, answer)
-                answer = reply["answer"]
-                load_ms[function] += reply["load_ms"] / pipelines
-                compute_ms[function] += reply["compute_ms"] / pipelines
+        replies = called_at_once(processes)
+        by_function = list(zip(functions, zip(*replies, strict=True), strict=True))
+
+        def means(what: str) -> dict[str, float]:
+            return {function.name: mean(reply[what] for reply in each) for function, each in by_function}
+
         return {
-            "load_ms": {function.name: ms for function, ms in load_ms.items()},
-            "compute_ms": {function.name: ms for function, ms in compute_ms.items()},
+            "load_ms": means("load_ms"),
+            "compute_ms": means("compute_ms"),
             "memory_mib": (pss_bytes(pids) - before) / MIB,
-            "answer": answer,
+            "answer": replies[-1][-1]["answer"],
         }
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from scripts.benchmarks.store.workload import asked_for
 from scripts.benchmarks.store.workload_report import cells, speed_up
 from scripts.benchmarks.store.workload_report import result as workload_result
 from scripts.kept_rows import OtherSetting
+from scripts.pipeline import __main__ as pipeline
 from tests.support import CHECKOUT
 
 # --- the models ------------------------------------------------------------------------------------
@@ -187,3 +189,16 @@ def test_the_pipeline_runs_in_short() -> None:
     lines = ran("scripts.pipeline", "--quick").splitlines()
     assert lines[1].startswith("rrl-store run")
     assert lines[-1].startswith("the image, in random words: ")
+
+
+def test_pipelines_are_called_at_once_and_each_hands_on_its_own_answers(monkeypatch) -> None:
+    both = threading.Barrier(2)
+
+    def called(process: str, asked: dict[str, Any]) -> dict[str, Any]:
+        both.wait(timeout=60)
+        return {"answer": asked | {process: len(asked)}}
+
+    monkeypatch.setattr(pipeline, "called", called)
+    processes: Any = [["a", "b", "c"], ["d", "e", "f"]]
+    replies = pipeline.called_at_once(processes)
+    assert [each[-1]["answer"] for each in replies] == [{"a": 0, "b": 1, "c": 2}, {"d": 0, "e": 1, "f": 2}]
