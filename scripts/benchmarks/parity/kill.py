@@ -3,7 +3,8 @@
 The deployed model is an MLP trained on scikit-learn's digits, with a parity model trained for it; both take
 some seconds. Requests are the digits' images, and each answer is compared with what the deployed model says
 in this process. Killed are deployed and parity workers alike. The peer is the same server without parity,
-which answers what a killed worker held by running it again.
+which answers what a killed worker held by running it again. Both tell how many workers they had to replace:
+where none was killed, nothing has been shown.
 
     scripts/bench parity-kill [--seconds 60] [--rate 300]
 """
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +29,8 @@ from sklearn.datasets import load_digits
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from scripts.serving.processes import serving
+from scripts.serving.metrics_page import summed
+from scripts.serving.processes import serving_with_metrics
 from serving_adapter.models.loading import load_model
 from serving_adapter.options import parse
 
@@ -59,12 +62,22 @@ def run() -> dict[str, Any]:
         images = (load_digits().images[:, None] / 16).astype(np.float32)
         model = load_model(str(base), {})
         exact = model.run({"x": torch.from_numpy(images)})["y"].numpy()
-        tallies = {}
+        tallies: dict[str, Counter[str]] = {}
+        replaced: dict[str, int] = {}
         for mode in ("none", "parity"):
-            flags = ("--instances", WORKERS, "--intra-op-threads", 1, "--resilience", mode)
-            with serving(str(base), *flags, "--parity-model", parity, "--faults", faults) as address:
+            flags = (
+                "--instances", WORKERS, "--intra-op-threads", 1, "--resilience", mode,
+                "--parity-model", parity, "--faults", faults,
+            )  # fmt: skip
+            with serving_with_metrics(str(base), *flags) as (address, metrics_url):
                 tallies[mode] = asyncio.run(_drive(address, base.stem, images, exact, options))
-            _print(mode, tallies[mode], options)
+                replaced[mode] = summed(metrics_url, "rrl_worker_replacements")
+            _print(mode, tallies[mode], replaced[mode])
+    return outcome(tallies, replaced)
+
+
+def outcome(tallies: Mapping[str, Counter[str]], replaced: Mapping[str, int]) -> dict[str, Any]:
+    """Of the answers, and of the workers that the servers replaced, by mode."""
     parity_tally = tallies["parity"]
     wrong = parity_tally["failed"] + parity_tally["unmarked"]
     return {
@@ -73,8 +86,9 @@ def run() -> dict[str, Any]:
         "peer": tallies["none"]["failed"] + tallies["none"]["unmarked"],
         "ratio": None,
         "reach": 0,
-        "holds": wrong == 0,
+        "holds": wrong == 0 and min(replaced.values()) > 0,
         "answers": {mode: dict(tally) for mode, tally in tallies.items()},
+        "replaced": dict(replaced),
     }
 
 
@@ -121,7 +135,6 @@ def _kind(answer: np.ndarray, exact: np.ndarray, marked: bool) -> str:
     return "reconstructed, same class" if agrees else "reconstructed, other class"
 
 
-def _print(mode: str, tally: Counter[str], options: Options) -> None:
-    kills = int(options.seconds / options.every_s)
+def _print(mode: str, tally: Counter[str], replaced: int) -> None:
     counts = ", ".join(f"{number:,} {kind}" for kind, number in sorted(tally.items()))
-    print(f"{mode:8} {sum(tally.values()):,} requests, {kills} workers killed: {counts}", flush=True)
+    print(f"{mode:8} {sum(tally.values()):,} requests, {replaced} workers replaced: {counts}", flush=True)

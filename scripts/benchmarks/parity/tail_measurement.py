@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import yaml
 
 from scripts.benchmarks.parity.tail_rows import BATCH_MS, ITEM_MS, ServerAndLoad
 from scripts.kept_rows import KeptRows
+from scripts.serving.metrics_page import summed
 from scripts.serving.processes import serving_with_metrics, started
 
 MOST_LATE_MS = 5.0
@@ -89,7 +89,7 @@ def measure(row: ServerAndLoad, requests: int, seed: int) -> Measured:
             with started("serving_adapter.load.command_line", *load) as generator:
                 generator.communicate()
             report = json.loads((Path(folder) / "load.json").read_text())
-            reconstructed = _metric(metrics_url, "rrl_reconstructed_count")
+            reconstructed = summed(metrics_url, "rrl_reconstructed_count")
     latency_ms = report["latency_ms"]
     return Measured(
         latency_ms["p50"],
@@ -111,8 +111,3 @@ def _command(row: ServerAndLoad, faults: Path) -> tuple[object, ...]:
     knobs = ("--instances", row.workers, "--intra-op-threads", 1, "--max-batch-size", row.max_batch_size)
     models = ("--parity-model", "sleep", "--backup-model", "sleep")
     return *models, *times, *knobs, "--resilience", row.mode, "--k", row.k, *row.flags, "--faults", faults
-
-
-def _metric(url: str, name: str) -> float:
-    page = urllib.request.urlopen(url, timeout=10).read().decode()
-    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))

@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import tempfile
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import psutil
 from scripts.robustness.fuzz.server import two_outputs
 from scripts.robustness.fuzz.server.oracle import MINILM
 from scripts.robustness.process_usage import HeldByProcesses, family, held
+from scripts.serving.metrics_page import summed
 from scripts.serving.processes import started
 
-READ_S = 60.0
 # gRPC itself tells of an answer whose client has just gone: some of the calls give up.
 _NO_COMPLAINT = "ExecuteBatchError raised in core"
 _COMPLAINT = re.compile(
@@ -60,10 +59,7 @@ class WatchedServer:
 
     def sum_of(self, series: str) -> int:
         """A series of its metrics page, over all models."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(self._metrics_url, timeout=READ_S) as page:
-            lines = page.read().decode().splitlines()
-        return round(sum(float(line.split()[-1]) for line in lines if line.startswith(f"{series}{{")))
+        return summed(self._metrics_url, series)
 
 
 def _rest_url(log: Path) -> str:
