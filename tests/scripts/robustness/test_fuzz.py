@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +26,11 @@ from scripts.robustness.fuzz.server import run as server_run
 from scripts.robustness.fuzz.server.grammar import METHODS, call
 from scripts.robustness.fuzz.server.infer_grammar import TOKEN_ROWS, infer_request
 from scripts.robustness.fuzz.server.oracle import MINILM, AnswerOracle
-from scripts.robustness.fuzz.store.run import fuzz_store
+from scripts.robustness.fuzz.store.files import StoreFiles
+from scripts.robustness.fuzz.store.grammar import Known, StorePacket, step
+from scripts.robustness.fuzz.store.run import ATTACKERS, StoreFuzzed, attack, fuzz_store
+from serving_adapter import messages
+from serving_adapter.model_store.endpoint import Endpoint
 
 REQUESTS = 2000
 PACKETS = 2000
@@ -39,6 +52,61 @@ def test_the_store_bears_some_thousand_packets_beside_an_honest_client() -> None
     assert seen.packets == PACKETS
     assert seen.models_handed_over > PACKETS / 10
     assert seen.honest_openings > 0
+
+
+@contextlib.contextmanager
+def store_that_answers(data: bytes) -> Iterator[Endpoint]:
+    """Lets each attacker in once, and answers all of its packets with the same."""
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock, contextlib.suppress(ConnectionError):
+            messages.send(sock, {"session": "s"})
+            while sock.recv(messages.MAX_MESSAGE_BYTES):
+                sock.send(data)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="rrl-fuzz-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
+        endpoint = Endpoint(Path(folder))
+        listener.bind(str(endpoint.descriptors))
+        listener.listen(ATTACKERS)
+        listener.settimeout(60)
+        with ThreadPoolExecutor(ATTACKERS) as threads:
+            served = [threads.submit(serve) for _ in range(ATTACKERS)]
+            yield endpoint
+        for each in served:
+            each.result()
+
+
+def attacked(endpoint: Endpoint, folder: Path, first: int, last: int) -> tuple[Findings, StoreFuzzed]:
+    store: Any = SimpleNamespace(endpoint=endpoint, is_alive=lambda: True)
+    findings, seen = Findings(), StoreFuzzed()
+    attack(store, StoreFiles(folder, 0), 0, first, last, findings, seen)
+    return findings, seen
+
+
+def is_sound_packet(number: int) -> bool:
+    taken = step(0, number, Known())
+    return isinstance(taken, StorePacket) and taken.is_sound
+
+
+def test_a_store_whose_answer_breaks_a_client_is_found(tmp_path: Path) -> None:
+    number = next(filter(is_sound_packet, count()))
+    with store_that_answers(b"not json") as endpoint:
+        findings, seen = attacked(endpoint, tmp_path, number, number + 1)
+    (found,) = findings.first.values()
+    assert found.what == "a client cannot go on"
+    assert "this is no message" in found.seen
+    assert f"packet {number})" in found.seen
+    assert seen.packets == 1
+
+
+def test_a_store_that_lets_nobody_in_is_found_and_no_packet_counts_as_sent(tmp_path: Path) -> None:
+    findings, seen = attacked(Endpoint(tmp_path), tmp_path, 0, 100)
+    assert {found.what for found in findings.first.values()} == {"a client cannot go on"}
+    assert seen.packets == 0
 
 
 def test_readers_bear_the_corpus_and_damaged_files() -> None:

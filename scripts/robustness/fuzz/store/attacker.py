@@ -57,6 +57,12 @@ class AttackTally:
         with self._lock:
             self._findings.add(what, f"{seen} ({step.kind}, packet {number})")
 
+    def broke(self, error: Exception, number: int) -> None:
+        """An attacker met what no sound store does, and is gone."""
+        with self._lock:
+            seen = f"{type(error).__name__}: {error} (packet {number})"
+            self._findings.add("a client cannot go on", seen)
+
 
 class Attacker:
     """Connections to both sockets of a store, remade whenever they end."""
@@ -174,14 +180,15 @@ class Attacker:
         """A connection with a session. The store may have to notice first that earlier ones are gone."""
         deadline_s = time.monotonic() + BOUND_S
         while True:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.settimeout(BOUND_S)
-            sock.connect(str(self._endpoint.descriptors))
-            answer = messages.receive(sock)
-            if answer is not None and "session" in answer:
-                self._known, self._is_clean = Known(str(answer["session"])), True
-                return sock
-            sock.close()
+            with contextlib.ExitStack() as unless_let_in:
+                sock = unless_let_in.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                sock.settimeout(BOUND_S)
+                sock.connect(str(self._endpoint.descriptors))
+                answer = messages.receive(sock)
+                if answer is not None and "session" in answer:
+                    self._known, self._is_clean = Known(str(answer["session"])), True
+                    unless_let_in.pop_all()
+                    return sock
             if time.monotonic() > deadline_s:
                 raise ConnectionError(f"the store lets nobody in: {answer}")
 

@@ -54,8 +54,7 @@ def fuzz_store(
             end = first + packets
             while first < end and time.monotonic() - began_s < seconds and store.is_alive():
                 last = min(end, first + round_size)
-                _attack(store, files, seed, first, last, findings, seen)
-                seen.packets += last - first
+                attack(store, files, seed, first, last, findings, seen)
                 first = last
                 seen.seconds = time.monotonic() - began_s
                 _look(store, findings, seen, is_warm=seen.packets >= WARM_UP_SHARE * packets)
@@ -70,7 +69,7 @@ def fuzz_store(
     return seen
 
 
-def _attack(
+def attack(
     store: WatchedStore,
     files: StoreFiles,
     seed: int,
@@ -79,19 +78,27 @@ def _attack(
     findings: Findings,
     seen: StoreFuzzed,
 ) -> None:
-    """Sends the steps of those numbers on several connections, each of which takes the next number."""
+    """Sends the steps of those numbers on several connections, each of which takes the next number.
+
+    An attacker that breaks is a finding, and the others go on.
+    """
     numbers, tally = count(first), AttackTally(findings)
 
-    def attack() -> None:
-        with Attacker(store.endpoint, files, seed, tally) as attacker:
-            while (number := next(numbers)) < last and store.is_alive():
-                attacker.take(number)
+    def take_turns() -> None:
+        number = first
+        try:
+            with Attacker(store.endpoint, files, seed, tally) as attacker:
+                while (number := next(numbers)) < last and store.is_alive():
+                    attacker.take(number)
+        except Exception as error:  # whatever it is, the store made a client raise it
+            tally.broke(error, number)
 
-    threads = [threading.Thread(target=attack) for _ in range(ATTACKERS)]
+    threads = [threading.Thread(target=take_turns) for _ in range(ATTACKERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    seen.packets += tally.kinds.total()
     seen.models_handed_over += tally.models
     for kind, times in tally.kinds.items():
         seen.kinds[kind] = seen.kinds.get(kind, 0) + times
