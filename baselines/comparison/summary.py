@@ -42,6 +42,7 @@ MULTIPLES_FILE_NAME = "excess_multiples.csv"
 WITHIN = 1.10  # of the oracle's expected cost
 MEDIAN_REACH = 2  # decisions on either side that the running median takes in
 LONG_MEDIAN_REACH = 10  # the same for the median over 21 decisions
+SOON = 10  # decisions; d counts those before, so that the tenth is near where d is 9
 WARM_UP = 30  # decisions that `ratio_after_30` leaves out
 AFTER_SLOWDOWN = 60  # decisions after a slow-down that `ratio_60_after_slowdown` leaves out
 FAR_P95 = 2.0  # a p95 above so many times the best one is far
@@ -70,6 +71,11 @@ def decisions_until_within(ratios: np.ndarray, reach: int = MEDIAN_REACH, within
     first = outside[-1] + 1 if len(outside) else 0
     inside = np.flatnonzero(ratios[first:] <= within)
     return float(first + inside[0]) if len(inside) else math.inf
+
+
+def are_soon(until: np.ndarray) -> np.ndarray:
+    """(...) bool: of values of d, whether one of the first `SOON` decisions is the first to be near."""
+    return until < SOON
 
 
 def ratio_of_sums(rows: np.ndarray) -> float:

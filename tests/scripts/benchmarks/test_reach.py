@@ -43,6 +43,14 @@ def test_the_columns_are_over_machines() -> None:
     assert found.decide_p99_ms == 4.0
 
 
+def test_a_run_whose_eleventh_decision_is_the_first_near_is_not_soon() -> None:
+    runs = {
+        "a": decided([200.0] * 9 + [100.0] * 31),
+        "b": decided([200.0] * 10 + [100.0] * 30),
+    }
+    assert reach.ReachLine.of(runs, ORACLES, KNOBS).soon == 1
+
+
 def test_a_change_is_one_of_any_number_of_knobs() -> None:
     rows = np.zeros(5, run_dtype(("instances", "intra_op_threads")))
     rows["instances"], rows["intra_op_threads"] = [1, 2, 2, 2, 1], [1, 2, 2, 1, 1]

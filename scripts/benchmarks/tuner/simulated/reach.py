@@ -34,7 +34,7 @@ import numpy as np
 
 from baselines import AGENTS, NEED_MACHINE, AgentFactory, unknown_agent
 from baselines.comparison.run import RunJob, read_run
-from baselines.comparison.summary import WARM_UP, figures, ratio_of_sums
+from baselines.comparison.summary import SOON, WARM_UP, are_soon, figures, ratio_of_sums
 from baselines.comparison.workers import Workers
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
@@ -49,7 +49,6 @@ from scripts.serving.served_agents import DEFAULT, RULE
 from serving_adapter.options import parse
 
 ORACLE, PEER = "oracle", "gp-bandit"
-SOON = 10  # decisions
 LARGEST_FIRST_TEN = 1.25
 LARGEST_FAR = 2.0  # times the oracle's share
 
@@ -130,7 +129,7 @@ class ReachLine(NamedTuple):
         times_ms = np.concatenate([each["decide_ms"] for each in rows])
         until, far = named["decisions_until_10_percent"], named["share_p95_over_twice_best"]
         return cls(
-            soon=sum(until.of_run(each) < SOON for each in rows),
+            soon=int(are_soon(np.array([until.of_run(each) for each in rows])).sum()),
             first_ten=geometric_mean(ratio_of_sums(each[:SOON]) for each in rows),
             far=float(np.mean([far.of_run(each) for each in rows])),
             oracle_far=float(np.mean([far.of_run(each) for each in oracles.values()])),
