@@ -132,16 +132,18 @@ def _mappings(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _values(value: Any, name: str) -> list[int]:
-    """A number, a list of them, `1,2,4`, or a range of start, stop and step."""
+    """One value at least: of a number, a list of them, `1,2,4`, or a range of start, stop and step."""
     if isinstance(value, Mapping):
         start, stop = _whole(value.get("start"), name), _whole(value.get("stop"), name)
         step = _whole(value.get("step", 1), name)
-        if step < 1 or (stop - start) // step >= MAX_VALUES:
-            raise ValueError(f"{name} must be a range of at most {MAX_VALUES} values, got {dict(value)}")
+        if step < 1 or not 0 <= (stop - start) // step < MAX_VALUES:
+            raise ValueError(f"{name} must be a range of 1 to {MAX_VALUES} values, got {dict(value)}")
         return list(range(start, stop + 1, step))
     if isinstance(value, str):
         value = value.split(",")
     if isinstance(value, list):
+        if not value:
+            raise ValueError(f"{name} must have a value at least, got an empty list")
         return [_whole(each, name) for each in value]
     return [_whole(value, name)]
 
@@ -149,8 +151,9 @@ def _values(value: Any, name: str) -> list[int]:
 def _whole(value: Any, name: str) -> int:
     try:
         number = int(value) if not isinstance(value, bool) else -1
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
-    if not 0 <= number <= 1_000_000_000:
+    cut = isinstance(value, float) and number != value
+    if cut or not 0 <= number <= 1_000_000_000:
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     return number

@@ -184,7 +184,7 @@ def test_models_with_settings_of_their_own_are_tuned_one_at_a_time(tmp_path):
         ),
         (
             "profile_models: a\nmodel_config_parameters: {max_batch_size: {start: 1, stop: 1000000}}\n",
-            "must be a range of at most 64 values",
+            "must be a range of 1 to 64 values",
         ),
     ],
 )
@@ -206,6 +206,22 @@ def test_with_a_load_of_its_own_concurrencies_and_throughput_are_taken(tmp_path)
     assert any("no concurrency is named: the load is 64 requests at once" in note for note in found.notes)
     with pytest.raises(ValueError, match="concurrency must be from 1 to 1024"):
         read(written(tmp_path, text + "run_config_search_max_concurrency: 9999\n"), bench=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("request_rate: []", "request_rate must have a value at least, got an empty list"),
+        ("parameters: {concurrency: []}", "concurrency must have a value at least, got an empty list"),
+        ("request_rate: {start: 100, stop: 50}", "request_rate must be a range of 1 to 64 values"),
+        ("request_rate: 12.5", "request_rate must be a whole number, got 12.5"),
+        ("request_rate: .inf", "request_rate must be a whole number, got inf"),
+    ],
+)
+def test_a_load_of_no_value_or_of_one_that_is_not_whole_is_refused_in_a_sentence(tmp_path, lines, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
+        read(written(tmp_path, f"profile_models: a\n{lines}\n"), bench=True)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
