@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from rrl.guarding.guard import Admission
+from rrl.knobs import in_words
 from rrl.measurement import Measurement, all_failed, has_traffic
 from rrl.records import Kind, Record
 from rrl.space import Configuration
@@ -26,6 +27,7 @@ class Telling:
         self._silent = False  # the last interval had no traffic, or no target
         self._reminders = Reminders()
         self._away, self._told_away = Reminders(), False
+        self._refused = ""  # what was told of the last interval, where the server refused its configuration
         self._others = ""  # what others did to the last interval
         self._others_lasting = Reminders()
 
@@ -39,7 +41,11 @@ class Telling:
             listener.changed(change)
 
     def measured(self, record: Record) -> None:
-        self._silence(record.measurement)
+        if record.not_taken:
+            self._refusal(record)
+        else:
+            self._refused = ""
+            self._silence(record.measurement)
         for listener in self.listeners:
             listener.measured(record)
 
@@ -67,6 +73,13 @@ class Telling:
     def notice(self, text: str) -> None:
         for listener in self.listeners:
             listener.notice(text)
+
+    def _refusal(self, record: Record) -> None:
+        """Says once what the server refused: it kept what it had, and goes on answering."""
+        refused = f"the server refused {in_words(record.configuration)}: {record.measurement.gap}"
+        if refused != self._refused:
+            self._refused = refused
+            self.notice(refused)
 
     def _silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from envs.simulated import SimulatedServing
 from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
+from rrl.knobs import in_words
 from rrl.measurement import NODES_CHANGED, NOTHING_OBSERVED, Measurement
 from rrl.records import Record
 from rrl.region.q_learning import RegionQLearning
@@ -24,7 +26,8 @@ from rrl.tuning.giving_up import (
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import RECENT_CHANGES
 from rrl.tuning.settings import TuningSettings
-from tests.support.runs.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
+from rrl.tuning.telling import Telling
+from tests.support.runs.tuned_runs import SPACE, Changes, Refusing, StopAfter, Told, run, simulated, tuning
 
 
 def test_the_agent_is_taught_what_the_journal_holds(tmp_path: Path) -> None:
@@ -195,6 +198,30 @@ def test_the_agent_is_told_what_the_target_refused_and_a_resumed_one_is_too(tmp_
     assert first
     assert set(first) == {3}
     assert told()[: len(first)] == first
+
+
+def test_what_the_server_refuses_is_told_as_refused_and_not_as_an_outage(tmp_path: Path) -> None:
+    told, env = Told(), simulated(Refusing)
+    t = tuning(tmp_path, env, listeners=[told])
+    t.agent.act = lambda observation: SPACE.action(env.refused)
+    run(t)
+    refused = f"the server refused {in_words(SPACE.configuration(env.refused))}: no memory"
+    refusals = [record for record in read(tmp_path)[1] if record.not_taken]
+    assert refusals
+    assert told.notices.count(refused) == len(refusals)
+    assert not [text for text in told.notices if "waiting" in text or "answered again" in text]
+
+
+def test_a_server_that_refuses_the_same_again_and_again_is_told_of_once(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    record = read(tmp_path)[1][0]
+    told, measurement = Told(), replace(record.measurement, gap="no memory")
+    refusal = replace(record, not_taken=True, transition=replace(record.transition, measurement=measurement))
+    telling = Telling([told], time.time)
+    for each in (refusal, refusal, record, refusal):
+        telling.measured(each)
+    refused = f"the server refused {in_words(record.configuration)}: no memory"
+    assert told.notices == [refused, refused]
 
 
 class FoundChanged(SimulatedServing):
