@@ -14,6 +14,7 @@ from rrl.agent import Task, Transition
 from rrl.knobs import in_words
 from rrl.objective import MeanLatency, in_unit
 from rrl.space import Configuration
+from rrl.views.html_report.numbers import ms
 
 HOW_TO_MEASURE = "to measure it, tune: the same command without --advise"
 MAX_CONFIDENCE_TO_SAY = 0.98  # Some tens of worlds cannot support more.
@@ -52,7 +53,7 @@ def source(
         return Source(
             by_table(task, transitions, number, entry.cost, entry.measurements, entry.apart_from(rate_per_s)),
             f"by {earlier.path}: it cost {in_unit(entry.cost, earlier.table.unit)} in the mean of "
-            f"{entry.measurements} intervals at {low:.0f} to {high:.0f} requests/s"
+            f"{entry.measurements} intervals at {ms(low)} to {ms(high)} requests/s"
             + (f"; {earlier.elsewhere}" if earlier.elsewhere else ""),
         )
     possible = by_observation(task, transitions)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from rrl.command_line.options.options import TuneOptions
 from rrl.journal import Journal
 from rrl.tuning.unattended.watching import BestKnown
+from rrl.views.html_report.numbers import ms
 from rrl.views.reference_table import FILE_NAME, ReferenceEntry, ReferenceTable
 from rrl.views.summary import reference_table_of
 
@@ -54,4 +55,4 @@ class BestByLoad:
 
 def _in_words(entry: ReferenceEntry) -> str:
     low, high = entry.rate_per_s
-    return f"the best known at {low:.3g} to {high:.3g} requests/s"
+    return f"the best known at {ms(low)} to {ms(high)} requests/s"

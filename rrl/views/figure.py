@@ -15,7 +15,7 @@ from rrl.knobs import in_words, shown, words_of
 from rrl.records import Header, Record
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
-from rrl.views.html_report.numbers import lower_or_higher
+from rrl.views.html_report.numbers import lower_or_higher, ms
 from rrl.views.summary import LEFT_UNKNOWN, RunSummary
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
@@ -58,10 +58,11 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
         title = LEFT_UNKNOWN
     elif summary.found_better:  # Where threads count the latency may be higher.
         change = lower_or_higher(start.mean_ms, best.mean_ms)
-        title = f"Mean latency {_ms(start.mean_ms)} → {_ms(best.mean_ms)} ms: {change}"
+        title = f"Mean latency {ms(start.mean_ms)} → {ms(best.mean_ms)} ms: {change}"
     else:
-        title = f"Mean latency {_ms(start.mean_ms)} ms: nothing better than the start is known"
-    load = f"{best.arrival_rate_per_s:.0f} requests/s"
+        known = f"{ms(start.mean_ms)} ms" if math.isfinite(start.mean_ms) else "not measured"
+        title = f"Mean latency {known}: nothing better than the start is known"
+    load = f"{ms(best.arrival_rate_per_s)} requests/s"
     line = f"{header.model} at {load}, agent {header.agent}, intervals of {header.interval_s:g} s"
     figure.text(0.105, 1 - 0.3 / height, title, fontsize=14, fontweight="bold", color=INK, va="center")
     at = (0.105, 1 - 0.56 / height)
@@ -97,7 +98,12 @@ def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: R
 
 
 def _level(ax: Axes, level_ms: float, name: str, colour: str, at: float) -> None:
-    """A dashed line right across, named where the curve seldom is: early for the best, late for the start."""
+    """A dashed line right across, named where the curve seldom is: early for the best, late for the start.
+
+    There is none where the level was not measured.
+    """
+    if not math.isfinite(level_ms):
+        return
     ax.axhline(level_ms, color=colour, linestyle=(0, (5, 4)), linewidth=1.2, zorder=1)
     ax.annotate(
         name,
@@ -132,7 +138,7 @@ def _label_improvements(ax: Axes, shown: Sequence[Record], middles: np.ndarray, 
         side = "right" if share > 0.75 else "center" if share > 0.15 else "left"
         words = in_words(shown[i].configuration).split(" · ")
         half = math.ceil(len(words) / 2)
-        text = f"{means[i]:.0f} ms: " + " · ".join(words[:half]) + "\n" + " · ".join(words[half:])
+        text = f"{ms(means[i])} ms: " + " · ".join(words[:half]) + "\n" + " · ".join(words[half:])
         ax.annotate(
             text.strip(),
             (middles[i], means[i]),
@@ -199,7 +205,3 @@ def _changes(shown: Sequence[Record]) -> np.ndarray:
     """The intervals after which the configuration changed."""
     numbers = np.array([r.number for r in shown])
     return np.flatnonzero(np.diff(numbers) != 0)
-
-
-def _ms(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"

@@ -266,10 +266,11 @@ def gain_in_words(summary: RunSummary) -> str:
 
 
 def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:
-    figures = [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms, standing.queue_ms]
-    cells = [_ms(value).strip() for value in (*figures, standing.service_ms)]
+    figures = [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms]
+    figures += [standing.queue_ms, standing.service_ms]
     if header.objective != "latency":
-        cells.append(f"{standing.cost:.1f}")
+        figures.append(standing.cost)
+    cells = [_ms(value).strip() for value in figures]
     if any(column.header == "failed" for column in table.columns):
         cells.append(f"{standing.failure_share:.1%}")
     table.add_row(name, in_words(standing.configuration), *cells, style=style)

@@ -157,8 +157,8 @@ def _tiles(run: RunView) -> Element | None:
     summary, cost = run.summary, run.summary.exploration
     rate = summary.start.arrival_rate_per_s
     tiles = [
-        _before_after("mean latency", summary, "mean_ms"),
-        _before_after("p95 latency", summary, "p95_ms"),
+        _before_after("mean latency", run, "mean_ms"),
+        _before_after("p95 latency", run, "p95_ms"),
         _tile(
             "tuning cost",
             f"{ms(cost.extra_request_s)} s",
@@ -185,13 +185,18 @@ def _where_it_was(run: RunView) -> str:
     return f"of waiting above the start's, {parts}, changes included{but}"
 
 
-def _before_after(name: str, summary: RunSummary, field: str) -> Element:
+def _before_after(name: str, run: RunView, field: str) -> Element:
+    summary = run.summary
     before, after = _before(summary, field), getattr(summary.best, field)
-    if not math.isfinite(before):
-        return _tile(name, NOTHING, "the target tells no percentiles")
-    if not summary.found_better:
-        return _tile(name, f"{ms(before)} ms", "at the start, which stays")
-    return _tile(name, f"{ms(after)} ms", f"{ms(before)} ms with the start")
+    left = after if summary.found_better else before
+    value = f"{ms(left)} ms" if math.isfinite(left) else NOTHING
+    if math.isfinite(before):
+        note = f"{ms(before)} ms with the start" if summary.found_better else "at the start, which stays"
+    elif run.tells_percentiles or not math.isfinite(summary.start.mean_ms):
+        note = "not measured with the start"
+    else:
+        note = "the target tells no percentiles"
+    return _tile(name, value, note)
 
 
 def _before(summary: RunSummary, field: str) -> float:

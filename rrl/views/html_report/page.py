@@ -19,6 +19,7 @@ from rrl.views.html_report.headline import headline, title_in_words
 from rrl.views.html_report.landscape import landscape
 from rrl.views.html_report.learned_section import knob_importance, what_if
 from rrl.views.html_report.markup import Children, document, scrolled, tag
+from rrl.views.html_report.numbers import ms
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.timeline import timeline
 from rrl.views.html_report.tradeoff_section import tradeoff_section
@@ -100,9 +101,9 @@ def _loads(run: RunView) -> Children:
     rows = [
         tag(
             "tr",
-            tag("th", f"{entry.rate_per_s[0]:.3g} to {entry.rate_per_s[1]:.3g}", scope="row"),
+            tag("th", " to ".join(map(ms, entry.rate_per_s)), scope="row"),
             tag("td", in_words(entry.configuration)),
-            tag("td", f"{entry.cost:.3g}"),
+            tag("td", ms(entry.cost)),
             tag("td", f"{entry.measurements}"),
             tag("td", f"{entry.configurations}"),
         )

@@ -247,9 +247,16 @@ def test_a_machine_file_goes_before_a_table_and_that_before_observation_alone() 
     assert by_table is not None
     assert alone is not None
     assert by_file.words == "by simulation of the machine file"
-    assert by_table.words == "by runs/a: it cost 20 ms in the mean of 5 intervals at 30 to 50 requests/s"
+    assert by_table.words == "by runs/a: it cost 20 ms in the mean of 5 intervals at 30.0 to 50.0 requests/s"
     assert alone.words == "by 2 intervals of the configuration in force alone"
     assert [s.extrapolates for s in (by_file, by_table, alone)] == [False, False, True]
+
+
+def test_the_load_of_a_table_is_told_where_it_is_below_a_request_a_second_too() -> None:
+    known = EarlierTable(table(entry(rate_per_s=(0.24, 0.36))), Path("runs/a"))
+    by = source(TASK, "latency", observed(interval(arrivals=3), interval(arrivals=3)), FOUND, known, None)
+    assert by is not None
+    assert by.words.endswith("5 intervals at 0.24 to 0.36 requests/s")
 
 
 def test_without_service_times_or_costs_there_is_nothing_to_go_by() -> None:

@@ -36,7 +36,8 @@ from rrl.views.figure import draw
 from rrl.views.reference_table import Origin, ReferenceTable
 from rrl.views.summary import reference_table_of, summarise
 from rrl.views.tensorboard_events import FOLDER, TensorBoardEvents
-from rrl.views.terminal import LiveView, PlainView, cost_table, sparkline
+from rrl.views.terminal import LiveView, PlainView, cost_table, result_table, sparkline
+from tests.support.runs.simulated_runs import unanswered
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
 
@@ -171,6 +172,16 @@ def test_failed_requests_of_either_count_are_red(
     row: Any = next(cell for cell in cells if "clients'" in str(cell))
     assert row.style == colour
     assert "by the server's count" in str(row)
+
+
+def test_the_cost_of_a_start_that_answered_nothing_is_left_out_of_the_result(
+    run: tuple[Header, list[Record]],
+) -> None:
+    header, records = unanswered(run)
+    header = replace(header, objective="strict-slo", slo_p95_ms=500.0)
+    table = result_table(header, summarise(header, records))
+    cells = {str(column.header): list(column.cells) for column in table.columns}
+    assert cells["cost"] == cells["mean ms"] == ["-", "-"]
 
 
 def above(record: Record, latency_ms: float) -> float:

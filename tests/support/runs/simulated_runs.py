@@ -144,6 +144,15 @@ def troubled(run: Run) -> Run:
     return header, [changes.get(i, lambda r: r)(r) for i, r in enumerate(records)]
 
 
+def unanswered(run: Run) -> Run:
+    """One interval of the start, in which requests came and none was answered."""
+    header, (first, *_) = run
+    nothing = LatencySummary()
+    first = measured(first, arrivals=10, completions=0, latency=nothing, queue=nothing, service=nothing)
+    transition = replace(first.transition, cost=float("nan"))
+    return header, [replace(first, learned=False, verdict="nothing was completed", transition=transition)]
+
+
 def _away(record: Record, why: str) -> Record:
     nothing = LatencySummary()
     record = measured(

@@ -104,6 +104,17 @@ def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs
     assert said == "1.30x lower cost (it was better before its turns)"
 
 
+def test_a_start_that_was_not_answered_is_told_from_a_target_without_percentiles(good: runs.Run) -> None:
+    def tiles(run: runs.Run) -> list[str]:
+        return [text(tile) for tile in by_class(shown(run), "tiles")[0]][:2]
+
+    unmeasured = "–not measured with the start"
+    assert tiles(runs.unanswered(good)) == [f"mean latency{unmeasured}", f"p95 latency{unmeasured}"]
+    mean, p95 = tiles(runs.without_percentiles(good))
+    assert mean.endswith("ms with the start")
+    assert p95 == "p95 latency–the target tells no percentiles"
+
+
 def test_an_unfinished_run_says_so_and_shows_what_is_known(good: runs.Run) -> None:
     header, records = good
     root = shown((header, records[:9]), ended=False)

@@ -1,0 +1,39 @@
+"""What the picture of a run says, read from its text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from rrl.views.figure import draw
+from rrl.views.summary import summarise
+from tests.support.runs import simulated_runs as runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
+    return runs.tuned(tmp_path_factory.mktemp("run"))
+
+
+def texts(folder: Path, run: runs.Run) -> list[str]:
+    path = folder / "latency.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        draw(*run, summarise(*run), path)
+    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text(encoding="utf-8"))
+
+
+def test_a_start_that_answered_nothing_has_no_latency_in_the_title(run: runs.Run, tmp_path: Path) -> None:
+    said = texts(tmp_path, runs.unanswered(run))
+    assert "Mean latency not measured: nothing better than the start is known" in said
+    assert not [text for text in said if "nan" in text]
+    assert "mean at the start" not in said
+
+
+def test_a_load_below_a_request_a_second_is_told(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    rare = [runs.measured(record, arrivals=1, completions=1) for record in records[:3]]
+    said = texts(tmp_path, (header, rare))
+    assert any(text.startswith("minilm at 0.25 requests/s, ") for text in said)
