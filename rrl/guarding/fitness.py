@@ -162,7 +162,7 @@ class Fitness:
         s = self.settings
         expected = normal_share * answered.requests
         by_chance = expected + (s.failure_sigmas if sigmas is None else sigmas) * math.sqrt(expected)
-        return answered.failures > max(s.failures, s.failure_share * answered.requests, by_chance)
+        return answered.failures > max(s.failures_allowed(answered.requests), by_chance)
 
     @property
     def cooling(self) -> frozenset[int]:

@@ -31,3 +31,7 @@ class GuardSettings:
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # a queue that goes down by more than this is one that an interval left behind
     drain_intervals: int = 5  # at most so many intervals in a row are spent on draining a queue
+
+    def failures_allowed(self, answered: int) -> float:
+        """How many of so many answered requests may fail, whatever fails under the start."""
+        return max(self.failures, self.failure_share * answered)

@@ -82,8 +82,9 @@ class ReferenceTable:
         """Built from the intervals of a journal that tell what their configuration costs.
 
         What failed requests, was aborted or broke the limit at a level is not its best, nor is what lost the
-        target. Where nothing did better, the best may be what broke the limit and no more. Else the level has
-        no entry.
+        target. The failures that the guard allows do not count, nor do aborts that it did not roll back from.
+        Where nothing did better, the best may be what broke the limit and no more. Else the level has no
+        entry.
         """
         grid = load_levels or LoadLevels()
         losing = Losses.of(records).beyond_chance(GuardSettings.chance_of_losses)
@@ -174,10 +175,21 @@ def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
     To have been slow once speaks against none of them, as the costs tell of it.
     """
     judged = [record for record in of_level if record.verdict]
-    unserved = {r.number for r in judged if r.failures or r.measurement.aborted}
+    unserved = {r.number for r in judged if _did_not_serve(r)}
     broke = {r.number for r in judged if slo_violated(r.measurement, slo_p95_ms)}
     served = [record for record in of_level if record.number not in unserved]
     return [record for record in served if record.number not in broke] or served
+
+
+def _did_not_serve(record: Record) -> bool:
+    """True if more requests failed than the guard allows, or if it aborted the interval and rolled back.
+
+    What failed while a rollback settled is of the configuration before.
+    """
+    seen = [record.measurement] if record.decision == "rollback" else record.with_settling
+    failures, answered = sum(each.failures for each in seen), sum(each.answered for each in seen)
+    aborted = bool(record.measurement.aborted) and record.rollback
+    return aborted or failures > GuardSettings().failures_allowed(answered)
 
 
 def _entry(

@@ -296,7 +296,9 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
     def best(**measurement: Any) -> dict[str, int]:
         told = [replace(r.transition, measurement=replace(r.measurement, **measurement)) for r in records]
         changed = [
-            replace(r, transition=t, verdict="what the guard said") if r.number == number else r
+            replace(r, transition=t, verdict="what the guard said", rollback="aborted" in measurement)
+            if r.number == number
+            else r
             for r, t in zip(records, told, strict=True)
         ]
         limit_ms = 1e6 if "latency" in measurement else None
@@ -313,6 +315,30 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
     away = replace(there.transition, measurement=replace(there.measurement, gap="the server restarted"))
     gaps = [replace(there, transition=away, learned=False)] * 8
     assert reference_table_of(header, [*records, *gaps]).levels[level].configuration != entry.configuration
+
+
+def test_what_the_guard_excused_keeps_nothing_out_of_a_reference_table(folder: Path) -> None:
+    header, records = read(folder)
+    level, entry = next(iter(reference_table_of(header, records).levels.items()))
+    low, high = entry.rate_per_s
+    best = next(
+        r
+        for r in records
+        if r.learned
+        and r.configuration == entry.configuration
+        and low <= r.measurement.arrival_rate_per_s <= high
+    )
+
+    def with_interval(rollback: bool = False, **measurement: Any) -> dict[str, int]:
+        told = replace(best.transition, measurement=replace(best.measurement, **measurement))
+        judged = replace(best, transition=told, verdict="requests came in a burst", rollback=rollback)
+        return reference_table_of(header, [*records, judged]).levels[level].configuration
+
+    assert with_interval(failures=1) == entry.configuration
+    assert with_interval(failures=20) != entry.configuration
+    runs_away = "the queue is running away"
+    assert with_interval(aborted=runs_away) == entry.configuration
+    assert with_interval(aborted=runs_away, rollback=True) != entry.configuration
 
 
 def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
