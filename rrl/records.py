@@ -6,6 +6,8 @@ The file of them is the journal's (`rrl.journal`).
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_type_hints
 
@@ -254,6 +256,13 @@ class Ending:
         """ValueError, KeyError or TypeError for values that are no ending of the header's run."""
         header.space.number(values["left"])
         return cls(dict(values["left"]), str(values["reason"]))
+
+
+def finished(header: Header, records: Iterable[Record]) -> Counter[Kind]:
+    """How many intervals of each kind count in a run: of these records, and of those its journal has lost."""
+    counts: Counter[Kind] = Counter(record.kind for record in records if record.counted)
+    counts.update((header.earlier or {}).get("dropped", {}))
+    return counts
 
 
 def _null_if_nan(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,7 @@ from rrl.agent import Transition
 from rrl.guarding.guard import Admission, Judgement
 from rrl.interval import Interval
 from rrl.journal import Journal
-from rrl.records import Kind, Record
+from rrl.records import Kind, Record, finished
 from rrl.space import ConfigurationSpace
 from rrl.tuning.in_force import InForce
 
@@ -25,8 +24,7 @@ class RecordWriter:
         self.observation: np.ndarray | None = None  # of the last interval that counted
         self._journal, self._space, self._in_force, self._clock = journal, space, in_force, clock
         earlier = journal.header.earlier or {}
-        self._finished = Counter(record.kind for record in journal.records if record.counted)
-        self._finished.update(earlier.get("dropped", {}))
+        self._finished = finished(journal.header, journal.records)
         self.silent = sum(record.silent for record in journal.records) + int(earlier.get("silent", 0))
         """Intervals without requests."""
         self.silent_in_a_row = 0  # of them, the last ones

@@ -14,7 +14,7 @@ from rich.table import Table
 from rrl.guarding.choice import ToKeep
 from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Journal
-from rrl.records import Header, Record
+from rrl.records import Header, Record, finished
 from rrl.tuning import change_log
 from rrl.views import (
     intervals_csv,
@@ -26,6 +26,7 @@ from rrl.views import (
 )
 from rrl.views.front_table import front_table
 from rrl.views.html_report import page
+from rrl.views.html_report.run_view import LeftOut
 from rrl.views.same_arrivals import SameArrivals
 from rrl.views.summary import (
     BEST_CONFIGURATION,
@@ -92,22 +93,26 @@ def write_views(
     measured = tradeoff.Tradeoff.of(header, records)
     tradeoff.write(folder / tradeoff.FILE_NAME, header, measured)
     summary_json.write(folder / summary_json.FILE_NAME, header, summary, ended, measured)
-    shown, drawn = _newest(header, records, summary)
+    shown, drawn, left_out = _newest(header, records, summary)
     figure.draw(header, shown, drawn, folder / LATENCY_PICTURE)
     diff = ""
     try:
         if target is not None:
             diff = _write_model_configuration(folder, header, summary, target)
     finally:
-        page.write(folder / page.FILE_NAME, header, shown, drawn, ended, diff)
+        page.write(folder / page.FILE_NAME, header, shown, drawn, ended, diff, left_out)
 
 
 def _newest(
     header: Header, records: Sequence[Record], summary: RunSummary
-) -> tuple[Sequence[Record], RunSummary]:
+) -> tuple[Sequence[Record], RunSummary, LeftOut | None]:
     """What is drawn of a journal that was shortened: the few old intervals that it kept are months away."""
-    old = int((header.earlier or {}).get("kept", 0))
-    return records[old:], replace(summary, start_ms=summary.start_ms[old:])
+    if header.earlier is None:
+        return records, summary, None
+    old = int(header.earlier.get("kept", 0))
+    lasted_s = records[old].wall_time_s - records[0].wall_time_s if len(records) > old else 0.0
+    left_out = LeftOut(finished(header, records[:old])["tune"], lasted_s)
+    return records[old:], replace(summary, start_ms=summary.start_ms[old:]), left_out
 
 
 def _write_model_configuration(folder: Path, header: Header, summary: RunSummary, target: Configured) -> str:

@@ -54,10 +54,14 @@ def write(path: Path, header: Header, records: Sequence[Record]) -> None:
 
 def _rows(header: Header, records: Sequence[Record]) -> Iterator[list[Value]]:
     before = header.start
+    # Of a shortened journal the old intervals and the next follow others that it has lost.
+    apart = 0 if header.earlier is None else 1 + int(header.earlier.get("kept", 0))
     for number, record in enumerate(records, 1):
         ended_at = datetime.fromtimestamp(record.wall_time_s, UTC).isoformat(timespec="milliseconds")
         elapsed_s = record.wall_time_s - records[0].wall_time_s + header.interval_s
-        changed = record.configuration != before and record.was_in_force
+        changed: Value = record.configuration != before and record.was_in_force
+        if number <= apart:
+            changed = ""
         yield [
             *(number, ended_at, elapsed_s, record.kind, record.decision, changed),
             *(record.configuration[name] for name in header.space.names),

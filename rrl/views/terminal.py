@@ -19,7 +19,7 @@ from rrl.guarding.gain import EXPECTED_CONFIDENCE, GAIN_CONFIDENCE
 from rrl.guarding.guard import Guard
 from rrl.journal import Journal
 from rrl.knobs import in_words
-from rrl.records import NO_END, Decision, Header, Kind, Record
+from rrl.records import NO_END, Decision, Header, Kind, Record, finished
 from rrl.space import Configuration
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
@@ -178,7 +178,7 @@ def make_view(
     console: Console, log: Journal, guard: Guard, settings: TuningSettings, in_force: Configuration
 ) -> PlainView | LiveView:
     """The live view in a terminal, else the plain one. `in_force`: before the first change."""
-    done = sum(map(uses_up, log.records))
+    done = sum(count for kind, count in finished(log.header, log.records).items() if kind != "wait")
     extra = 1 if done else 0  # A resumed run measures the start once more.
     total: int | None = settings.baseline + settings.intervals + 2 * settings.validation + extra
     if settings.intervals >= NO_END:

@@ -91,7 +91,7 @@ def _state(run: RunView) -> Element | None:
     if run.header.intervals >= NO_END:
         done = f"{count(run.tuned, 'tuning interval')} of a run that watches, and has no end of its own"
         if run.header.earlier is not None:
-            done += "; those before are in history.csv, an hour a line"
+            done += "; those before the newest are in history.csv, an hour a line"
     if run.searched:
         done = "the best was not measured again in turns with the start yet"
     return tag("p", tag("strong", what), f": {done}.", class_="state")

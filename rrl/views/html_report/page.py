@@ -20,7 +20,7 @@ from rrl.views.html_report.landscape import landscape
 from rrl.views.html_report.learned_section import knob_importance, what_if
 from rrl.views.html_report.markup import Children, document, scrolled, tag
 from rrl.views.html_report.numbers import ms
-from rrl.views.html_report.run_view import RunView
+from rrl.views.html_report.run_view import LeftOut, RunView
 from rrl.views.html_report.timeline import timeline
 from rrl.views.html_report.tradeoff_section import tradeoff_section
 from rrl.views.summary import RunSummary, reference_table_of
@@ -35,12 +35,14 @@ def write(
     summary: RunSummary,
     ended: bool = False,
     diff: str = "",
+    left_out: LeftOut | None = None,
 ) -> None:
     """Writes the page, with links to what lies in its folder.
 
-    `ended`: the run has put in force what it left. `diff`: of the model's whole configuration.
+    `ended`: the run has put in force what it left. `diff`: of the model's whole configuration. `left_out`:
+    what came before the records of a journal that was shortened.
     """
-    run = RunView(header, records, summary, ended)
+    run = RunView(header, records, summary, ended, left_out)
     files = [name for name in next_steps.FILES if (path.parent / name).is_file()]
     path.write_text(document(page(run, diff, files)), encoding="utf-8")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,12 +30,20 @@ class PlacedChange:
     interval: int | None
 
 
+class LeftOut(NamedTuple):
+    """What is not shown of a run whose journal was shortened: all before the first interval that is."""
+
+    tuned: int  # tuning intervals done
+    lasted_s: float
+
+
 @dataclass(frozen=True)
 class RunView:
     header: Header
     records: Sequence[Record]
     summary: RunSummary
     ended: bool  # The run has put in force what the summary says. Else what is in force is unknown.
+    left_out: LeftOut | None = None  # None: the run began with the first record.
 
     @cached_property
     def ends_min(self) -> np.ndarray:
@@ -69,7 +78,8 @@ class RunView:
     @cached_property
     def tuned(self) -> int:
         """Tuning intervals done, of `header.intervals`."""
-        return sum(r.kind == "tune" and r.counted for r in self.records)
+        before = 0 if self.left_out is None else self.left_out.tuned
+        return before + sum(r.kind == "tune" and r.counted for r in self.records)
 
     @property
     def searched(self) -> bool:
@@ -80,7 +90,8 @@ class RunView:
         h = self.header
         if h.duration_s is None:
             return self.tuned >= h.intervals
-        return 60 * self.length_min >= h.duration_s - (2 * h.validation + 1) * h.interval_s
+        before_s = 0.0 if self.left_out is None else self.left_out.lasted_s
+        return before_s + 60 * self.length_min >= h.duration_s - (2 * h.validation + 1) * h.interval_s
 
     @property
     def complete(self) -> bool:
@@ -112,13 +123,17 @@ class RunView:
 
     @cached_property
     def changes(self) -> list[PlacedChange]:
-        """Every change, from the configuration found to the one left."""
+        """Every change, from the configuration found, or the first one shown, to the one left."""
         changes = []
-        before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
+        before: Mapping[str, int] | None = None
+        if self.left_out is None:
+            before = _on_knobs(self.header.found, self.header)
         for i, record in enumerate(self.records):
             if not record.was_in_force:
                 continue
-            if dict(record.configuration) != dict(before):
+            if before is None:
+                before = record.configuration
+            elif dict(record.configuration) != dict(before):
                 at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(
@@ -129,7 +144,7 @@ class RunView:
                 at = _moment(record.changed_at_s[-1])
                 why = self._why_put_back(i)
                 changes.append(PlacedChange(Change(at, {}, record.configuration, PUT_BACK, why), i))
-        if self.ended and self.records and dict(before) != self.summary.left:
+        if self.ended and self.records and before is not None and dict(before) != self.summary.left:
             at = _moment(self.records[-1].wall_time_s)
             why = f"left in force: {self.summary.why_left}"
             changes.append(PlacedChange(Change(at, before, self.summary.left, "leave", why), None))

@@ -171,6 +171,24 @@ def test_where_the_journal_tells_of_no_end_nothing_is_said_to_be_in_force(
     assert yaml.safe_load(knobs)["configuration"] == best
 
 
+def test_of_a_shortened_journal_no_change_is_made_up_and_all_its_intervals_count(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    header, records = run
+    best = summarise(*run).left
+    tried = next(r for r in records if r.kind == "tune" and r.configuration != best)
+    newest = next(r for r in records if r.kind == "tune" and r.configuration == best)
+    kept = runs.punctual([*records[:3], tried, *[newest] * 6])
+    earlier = {"dropped": {"baseline": 1, "tune": 23}, "silent": 0, "kept": 4}
+    shortened = replace(header, intervals=30, validation=0, earlier=earlier), kept
+    views(tmp_path, shortened, left=best)
+    report = (tmp_path / "report.html").read_text()
+    assert "The configuration was never changed." in report
+    assert "Ended early" not in report
+    with (tmp_path / "intervals.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["changed"] for row in csv.DictReader(file)] == [""] * 5 + ["false"] * 5
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [(None, "no journal at"), ("", "is empty"), ('{"journal": "other"}\n', "not a journal of rrl-tune")],

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rrl.views.html_report import page
-from rrl.views.html_report.run_view import RunView
+from rrl.views.html_report.run_view import LeftOut, RunView
 from rrl.views.summary import summarise
 from tests.support.runs import simulated_runs as runs
 from tests.support.runs.shown_report import shown, text
@@ -43,3 +43,13 @@ def test_a_run_of_a_given_duration_that_found_nothing_to_validate_is_complete_wh
     for duration_s, complete in ((lasted_s, True), (10 * lasted_s + 3600, False)):
         planned = replace(header, intervals=10 * len(records), duration_s=duration_s)
         assert RunView(planned, only_start, summarise(planned, only_start), True).complete is complete
+
+
+def test_the_time_before_the_intervals_shown_is_time_of_the_run(good: runs.Run) -> None:
+    header, records = good
+    only_start = [replace(r, kind="tune") for r in records if r.configuration == header.start]
+    planned = replace(header, intervals=10 * len(records), duration_s=3600.0)
+    summary = summarise(planned, only_start)
+    for lasted_s, complete in ((3600.0, True), (60.0, False)):
+        left_out = LeftOut(tuned=0, lasted_s=lasted_s)
+        assert RunView(planned, only_start, summary, True, left_out).complete is complete
