@@ -205,13 +205,16 @@ class Guard:
             self.memory.rate_per_s = self.memory.load_of(measurement)
         after_rollback = self._in_force.after_rollback
         drains: bool | None = None
-        if all_failed(measurement) and self.fitness.many_fail(measurement):
+        outage = self.fitness.outage
+        if all_failed(measurement) and (outage.suspected or self.fitness.many_fail(measurement)):
             drains = self._draining.goes_on(measurement, after_rollback, failing=True)
             if not drains and (gap := self._gaps.all_failed(number, measurement)):
                 return self._after_gap(number, gap)
-        else:
-            for blamed, seen in self.fitness.outage.served(number, measurement).items():
+        elif measurement.completions:
+            for blamed, seen in outage.served(number).items():
                 self.fitness.all_failed(blamed, seen)
+        elif overloads(measurement, self.settings):
+            outage.hung(number)
         self.expected.learn(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.
         before = [] if settling is None or after_rollback else [settling]

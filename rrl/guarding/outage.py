@@ -3,10 +3,11 @@
 | all requests of an interval fail | then |
 |---|---|
 | under a configuration that never served | it is to blame |
-| under one that served, while others did too | in doubt: the next interval, of another, tells |
+| under one that served, while others did too | in doubt: the next answers under another tell |
 | under that other one, too, or where no other ever served | the target is down: nobody is to blame |
 
-What failed first and never served may have brought the target down, so it stays to blame.
+What failed first and never served may have brought the target down, so it stays to blame. A target that
+hangs under the other one is down, too. From the first failures until a request is answered, few are enough.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Outage:
     _in_doubt: dict[int, Measurement] = field(default_factory=dict)
 
     @property
+    def suspected(self) -> bool:
+        """True from an interval in which all requests failed until a request is answered."""
+        return bool(self._failed_under)
+
+    @property
     def in_doubt(self) -> frozenset[int]:
         """Configurations that no rollback may return to now."""
         return frozenset(self._in_doubt)
@@ -48,11 +54,15 @@ class Outage:
         self._in_doubt[number] = measurement
         return IN_DOUBT
 
-    def served(self, number: int, measurement: Measurement) -> dict[int, Measurement]:
-        """Takes in any other interval. Returns what is to blame, and for which interval."""
-        if measurement.completions:
-            self._served.add(number)
+    def served(self, number: int) -> dict[int, Measurement]:
+        """Takes in one in which requests were answered. Returns what is to blame, and for which interval."""
+        self._served.add(number)
         self._failed_under.clear()
         to_blame = {each: seen for each, seen in self._in_doubt.items() if each != number}
         self._in_doubt.clear()
         return to_blame
+
+    def hung(self, number: int) -> None:
+        """Takes in one in which requests queued up, and none was answered."""
+        if number in self._served:
+            self._in_doubt = {each: seen for each, seen in self._in_doubt.items() if each == number}

@@ -11,6 +11,8 @@ from rrl.measurement import LatencySummary, Measurement
 START, GOOD, OTHER = 0, 1, 2
 SERVES = Measurement(5.0, 200, 200, 0, LatencySummary(20.0))
 FAILS = Measurement(5.0, 200, 0, 200)
+FAILS_FEW = Measurement(5.0, 3, 0, 3)
+HANGS = Measurement(5.0, 200, 0, 0, backlog=200, backlog_growth=200)
 
 
 @pytest.fixture
@@ -48,6 +50,34 @@ def test_where_another_that_served_fails_all_as_well_nobody_is_to_blame(guard: G
     assert all(guard.fitness.fits(number) for number in (START, GOOD, OTHER))
     assert guard.best == GOOD
     assert not guard.refuses
+
+
+@pytest.mark.parametrize("then", [FAILS_FEW, HANGS])
+def test_where_nothing_is_answered_under_another_either_nobody_is_to_blame(
+    guard: Guard, then: Measurement
+) -> None:
+    tell(guard, GOOD, FAILS)
+    number = guard.admit(None).number
+    assert number == OTHER
+    assert guard.judge(number, 1e4, then).gap == (DOWN if then.failures else "")
+    tell(guard, START, SERVES, 40.0)
+    assert guard.fitness.fits(GOOD)
+    assert GOOD not in guard.refuses
+    assert guard.best == GOOD
+
+
+def test_few_requests_of_which_none_is_answered_leave_the_doubt_as_it_is(guard: Guard) -> None:
+    tell(guard, GOOD, FAILS)
+    tell(guard, OTHER, Measurement(5.0, 5, 0, 0, backlog=2, backlog_growth=2))
+    assert guard.fitness.outage.in_doubt == {GOOD}
+    assert GOOD not in guard.refuses
+    tell(guard, OTHER, SERVES, 20.0)
+    assert not guard.fitness.fits(GOOD)
+
+
+def test_few_failures_before_an_outage_are_none(guard: Guard) -> None:
+    assert not tell(guard, GOOD, FAILS_FEW).gap
+    assert not guard.fitness.outage.in_doubt
 
 
 def test_what_never_served_is_to_blame_at_once_and_stays_so(guard: Guard) -> None:
