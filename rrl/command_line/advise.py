@@ -24,7 +24,7 @@ from rrl.advice.observation import (
     observed_in_words,
 )
 from rrl.agent import Task
-from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
+from rrl.command_line.ending import DONE, INTERRUPTED, broken_off, ended_early
 from rrl.command_line.opening.reach import connected
 from rrl.command_line.opening.search_grid import SearchGrid
 from rrl.command_line.opening.search_space import without_forbidden
@@ -170,4 +170,6 @@ def _apply(
         kept = change.run(console, stop.is_set)
     except (TargetError, GivenUp, OSError) as error:
         return ended_early(point, keeping, error, stop.is_set())
+    except KeyboardInterrupt:  # A second one.
+        return broken_off(point, keeping)
     return INTERRUPTED if kept.stopped else DONE

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rrl.advice.careful_apply import AgreedChange
 from rrl.command_line.advise import _apply
+from rrl.command_line.ending import INTERRUPTED
 from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.stop import Stop
 from rrl.views.reference_table import Origin, ReferenceTable
 from serving_adapter.options import parse
 from serving_adapter.target import OpenInferenceTarget
+from tests.support.runs.fake_target import FakeClock, FakeTarget
 from tests.support.runs.running_command import QUICK, exit_code, in_force, two_by_two
 
 
@@ -94,3 +97,16 @@ def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home:
     target.connect()
     target.apply(found)
     target.close()
+
+
+def test_a_second_ctrl_c_says_what_an_agreed_change_may_have_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def impatient(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AgreedChange, "run", impatient)
+    options = TuneOptions(target="fake:1", advise=True, apply_after_advise=True, out=Path("applied"))
+    code = _apply(options, Console(), Stop(print), FakeTarget(FakeClock()), {"instances": 1}, ChangeLimits())
+    assert code == INTERRUPTED
+    assert "the next rrl-tune on it puts the found one back" in capsys.readouterr().err
