@@ -12,7 +12,7 @@ import numpy as np
 
 from rrl.objective import slo_violated
 from rrl.records import EMBEDDED, SIMULATION, Header, Record
-from rrl.tuning.decision_words import PUT_BACK, reason_in_words
+from rrl.tuning.decision_words import PUT_BACK, TAKEN_OVER, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
 from rrl.views.by_load import groups_by_load
@@ -135,10 +135,8 @@ class RunView:
                 before = record.configuration
             elif dict(record.configuration) != dict(before):
                 at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
-                why = reason_in_words(record.kind, record.decision, record.reason)
-                changes.append(
-                    PlacedChange(Change(at, before, record.configuration, record.decision, why), i)
-                )
+                decision, why = self._who_and_why(i)
+                changes.append(PlacedChange(Change(at, before, record.configuration, decision, why), i))
                 before = record.configuration
             elif record.changed_at_s:
                 at = _moment(record.changed_at_s[-1])
@@ -149,6 +147,16 @@ class RunView:
             why = f"left in force: {self.summary.why_left}"
             changes.append(PlacedChange(Change(at, before, self.summary.left, "leave", why), None))
         return changes
+
+    def _who_and_why(self, i: int) -> tuple[str, str]:
+        """Whose decision the change before an interval was, and the reason.
+
+        Where the run made no change itself, another client did it, in an interval that was lost by it.
+        """
+        record = self.records[i]
+        if i and not record.changed_at_s and (lost := self.records[i - 1].measurement).gap_by_others:
+            return TAKEN_OVER, lost.gap
+        return record.decision, reason_in_words(record.kind, record.decision, record.reason)
 
     def _why_put_back(self, i: int) -> str:
         gap = self.records[i].measurement.gap or (self.records[i - 1].measurement.gap if i else "")

@@ -98,6 +98,7 @@ _WHO_CHANGED = {
     "guard": "by the guard",
     "table": "by the reference table",
     "schedule": "to compare with the start",
+    "others": "by another client",
     PUT_BACK: "back, as another was in force",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rrl.tuning.decision_words import who_decided
 from rrl.views.html_report import page
 from rrl.views.summary import summarise
 from tests.support.runs import simulated_runs as runs
@@ -42,6 +43,24 @@ def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> No
     assert len(view(told).changes) == len(view(good).changes) + 1
     why = "another was in force meanwhile (the server was restarted): puts back that of this run"
     assert why in text(section(shown(told), "time"))
+
+
+def test_what_another_client_has_set_is_its_own_change(good: runs.Run) -> None:
+    header, records = good
+    at = next(i for i in range(1, len(records)) if records[i].configuration != records[i - 1].configuration)
+    gap = "another client changed the configuration within the interval: instances 1 -> 2"
+    lost = runs.measured(records[at - 1], gap=gap, gap_by_others=True)
+    held = replace(records[at], decision="hold", reason="another client set it: the run goes on from it")
+    told = (header, [*records[: at - 1], lost, held, *records[at + 1 :]])
+    (change,) = (each.change for each in view(told).changes if each.interval == at)
+    assert who_decided(change.decision) == "others"
+    assert change.reason == gap
+    assert "changed by another client" in text(section(shown(told), "time"))
+
+    own = replace(held, decision="rollback", changed_at_s=(held.wall_time_s,))
+    made = view((header, [*records[: at - 1], lost, own, *records[at + 1 :]]))
+    (change,) = (each.change for each in made.changes if each.interval == at)
+    assert who_decided(change.decision) == "guard"
 
 
 @pytest.mark.parametrize("why", [{"not_taken": True}, {"left_to_others": True}])
