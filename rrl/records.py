@@ -27,7 +27,8 @@ MOST_CONCURRENCY = 4096  # of a closed loop
 SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
 Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: nothing was tried
 Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait", "table", "idle"]
-_PLAN = ("interval_s", "settle_s", "intervals", "duration_s")  # the header's fields of a run's intervals
+# The header's fields of a run's intervals.
+_PLAN = ("interval_s", "settle_s", "intervals", "duration_s", "resumed_at_s")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Header:
     settle_s: float = 1.0  # the part of an interval that is not measured
     intervals: int = 50  # tuning intervals planned; `NO_END`: it watches
     duration_s: float | None = None  # if given, about as many intervals are run as so long allows
+    resumed_at_s: float | None = None  # Unix time from which `duration_s` counts; None: the run's beginning
     load: dict[str, Any] | None = None  # the embedded load's options
     machine: str | None = None  # the machine file that the agent was given
     agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`

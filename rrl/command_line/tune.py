@@ -30,7 +30,7 @@ from rrl.command_line.opening.earlier import Earlier
 from rrl.command_line.opening.reach import RunningServer, reach
 from rrl.command_line.opening.search_grid import SearchGrid
 from rrl.command_line.opening.several_models import SharedByModels
-from rrl.command_line.options.option_values import run_folder, seconds, tuning_intervals
+from rrl.command_line.options.option_values import run_folder, seconds
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.own_page import watched_by_others
 from rrl.guarding.choice import ToKeep
@@ -38,6 +38,7 @@ from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.journal import Journal
 from rrl.queueing.machine import Machine
+from rrl.records import Header
 from rrl.space import Configuration
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.giving_up import GivenUp
@@ -136,12 +137,13 @@ def _open(
     agent = make_agent(grid.options.agent, grid.task(machine), grid.options.seed, background_training=True)
     stack.callback(agent.close)
     use_one_thread()
-    header = server.under_load(earlier.teach(agent, grid.header(start), console, stop), console)
+    header = earlier.teach(agent, earlier.planned(grid.header(start)), console, stop)
+    header = server.under_load(header, console)
     given = watch_run.given_table(grid.options)
     metrics = stack.enter_context(watched_by_others(grid, header, console))
     log = stack.enter_context(closing(earlier.journal_for(folder, header)))
     guard, belief = _guard(start, grid.task(), header.slo_p95_ms)
-    settings = _settings(grid.options)
+    settings = _settings(grid.options, header)
     server.claim(header)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
     onlookers = _onlookers(console, log, guard, belief, settings, server, grid.tuned_as_found)
@@ -196,9 +198,9 @@ def _onlookers(
     return Onlookers(view, events, start_beside, listeners)
 
 
-def _settings(options: TuneOptions) -> TuningSettings:
+def _settings(options: TuneOptions, header: Header) -> TuningSettings:
     return TuningSettings(
-        intervals=tuning_intervals(options),
+        intervals=header.intervals,
         baseline=baseline_for(options.validation),
         validation=options.validation,
         duration_s=math.inf if options.duration is None else seconds(options.duration),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,8 @@ class Earlier:
             return cls(options, None, [], pretraining)
         header, records = journal.read(options.resume)
         options = as_before(options, header)
-        _check_unfinished(options, header, records)
+        if options.duration is None:
+            _check_unfinished(options, header, records)
         return cls(options, header, records, starting_from(None, header))
 
     @property
@@ -103,6 +105,13 @@ class Earlier:
         if self.header is None or self.options.resume is None:
             return []
         return times_since(self.options.resume, self.records[-1].wall_time_s if self.records else 0.0)
+
+    def planned(self, header: Header) -> Header:
+        """The header of the whole run: a duration is of what comes, and intervals are of all."""
+        if self.header is None or self.options.duration is None:
+            return header
+        used = _used(self.options, self.header, self.records)
+        return dataclasses.replace(header, intervals=used + header.intervals, resumed_at_s=time.time())
 
     def limits(self, shared: ChangeLimits) -> ChangeLimits:
         """The limits on changes that the options asked for, or those of the run that is resumed."""
@@ -208,9 +217,18 @@ def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
     return dataclasses.replace(options, **same)
 
 
+def _used(options: TuneOptions, header: Header, records: Sequence[Record]) -> int:
+    """The intervals of the search that are used up, with those that are not in the journal any more."""
+    earlier = header.earlier or {}
+    used = int(earlier.get("dropped", {}).get("tune", 0))
+    used += sum(record.kind == "tune" and record.counted for record in records)
+    if options.count_silence:
+        used += sum(record.silent for record in records) + int(earlier.get("silent", 0))
+    return used
+
+
 def _check_unfinished(options: TuneOptions, header: Header, records: list[Record]) -> None:
-    dropped = (header.earlier or {}).get("dropped", {})
-    done = sum(r.kind == "tune" and r.counted for r in records) + int(dropped.get("tune", 0))
+    done = _used(options, header, records)
     if done < tuning_intervals(options):
         return
     summary = summarise(header, records)

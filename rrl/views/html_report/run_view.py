@@ -75,6 +75,17 @@ class RunView:
     def length_min(self) -> float:
         return float(self.ends_min[-1]) if len(self.records) else 0.0
 
+    @property
+    def _lasted_s(self) -> float:
+        """Of what the duration planned is of: the run, or what came since it was resumed with one."""
+        since_s = self.header.resumed_at_s
+        if since_s is None:
+            before_s = 0.0 if self.left_out is None else self.left_out.lasted_s
+            return before_s + 60 * self.length_min
+        since = [record for record in self.records if record.wall_time_s > since_s]
+        ends_min = time_axis.ends_min(since, self.header.interval_s)
+        return 60 * float(ends_min[-1]) if len(ends_min) else 0.0
+
     @cached_property
     def tuned(self) -> int:
         """Tuning intervals done, of `header.intervals`."""
@@ -90,8 +101,7 @@ class RunView:
         h = self.header
         if h.duration_s is None:
             return self.tuned >= h.intervals
-        before_s = 0.0 if self.left_out is None else self.left_out.lasted_s
-        return before_s + 60 * self.length_min >= h.duration_s - (2 * h.validation + 1) * h.interval_s
+        return self._lasted_s >= h.duration_s - (2 * h.validation + 1) * h.interval_s
 
     @property
     def complete(self) -> bool:

@@ -61,6 +61,14 @@ def test_a_complete_run_is_not_resumed_without_more_intervals(
     assert sum(r.kind == "tune" for r in read(Path("run"))[1]) >= 3
 
 
+def test_a_complete_run_goes_on_for_as_long_as_it_is_given(served: str) -> None:
+    assert exit_code("--target", served, "--agent", "sweep", *QUICK, "--intervals", 2, "--out", "run") == 0
+    assert exit_code("--resume", "run", "--duration", 5) == 0
+    header, records = read(Path("run"))
+    assert header.intervals > 2
+    assert sum(r.kind == "tune" and r.counted for r in records) > 2
+
+
 def test_a_found_value_off_the_knobs_given_is_added_to_them(
     served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

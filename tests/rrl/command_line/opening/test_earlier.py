@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from rrl.command_line.opening.earlier import LIMITS, Earlier, as_before, limits_to_json
+from rrl.command_line.options.option_values import tuning_intervals
 from rrl.command_line.options.options import TuneOptions
-from tests.rrl.test_journal import header
+from rrl.journal import Journal
+from tests.rrl.test_journal import header, record
 
 SEVERAL_MODELS = {"jointly", "bls_composing_models"}
 OF_THE_RUN = TuneOptions(
@@ -52,6 +55,30 @@ def test_a_resumed_run_may_change_what_it_might_and_bears_others_as_it_did() -> 
     assert {name: getattr(completed, name) for name in LIMITS} == {
         name: getattr(OF_THE_RUN, name) for name in LIMITS
     }
+
+
+@pytest.mark.parametrize(
+    ("count_silence", "used"),
+    [(False, 30 + 100), (True, 30 + 100 + 7)],  # in the journal, and not in it any more
+)
+def test_a_duration_is_of_what_comes_however_much_the_run_did_before(
+    tmp_path: Path, count_silence: bool, used: int
+) -> None:
+    journal = Journal.create(tmp_path, header(earlier={"dropped": {"tune": 100, "wait": 5}, "silent": 7}))
+    for _ in range(30):
+        journal.append(record(0))
+    journal.close()
+    with pytest.raises(ValueError, match=rf"is complete \({used} intervals\)"):
+        Earlier.of(TuneOptions(resume=tmp_path, count_silence=count_silence))
+    options = TuneOptions(resume=tmp_path, count_silence=count_silence, duration="1m")
+    planned = Earlier.of(options).planned(header(intervals=tuning_intervals(options)))
+    assert planned.intervals == used + tuning_intervals(options)
+    assert planned.resumed_at_s is not None
+    assert planned.resumed_at_s > record().wall_time_s
+
+
+def test_a_new_run_is_planned_as_its_options_say() -> None:
+    assert Earlier(TuneOptions(duration="1m"), None, [], None).planned(header()) == header()
 
 
 def test_options_at_their_defaults_are_no_limits() -> None:

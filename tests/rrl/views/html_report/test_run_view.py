@@ -53,3 +53,13 @@ def test_the_time_before_the_intervals_shown_is_time_of_the_run(good: runs.Run) 
     for lasted_s, complete in ((3600.0, True), (60.0, False)):
         left_out = LeftOut(tuned=0, lasted_s=lasted_s)
         assert RunView(planned, only_start, summary, True, left_out).complete is complete
+
+
+def test_a_duration_that_a_run_goes_on_for_is_not_up_by_what_it_did_before(good: runs.Run) -> None:
+    header, records = good
+    only_start = [replace(r, kind="tune") for r in records if r.configuration == header.start]
+    lasted_s = 60 * RunView(header, only_start, summarise(header, only_start), True).length_min
+    planned = replace(header, intervals=10 * len(records), duration_s=lasted_s)
+    for resumed_at_s, complete in ((None, True), (only_start[-2].wall_time_s, False)):
+        resumed = replace(planned, resumed_at_s=resumed_at_s)
+        assert RunView(resumed, only_start, summarise(resumed, only_start), True).complete is complete
