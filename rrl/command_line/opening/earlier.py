@@ -169,7 +169,7 @@ def as_before(options: TuneOptions, header: Header) -> TuneOptions:
         before["input_data"] = Path(before["input_data"])
     if "shape" in before:
         before["shape"] = tuple(before["shape"])
-    if options.duration is None and header.intervals < NO_END:
+    if options.duration is None and not options.watches and header.intervals < NO_END:
         before["intervals"] = header.intervals
     completed = _completed(options, _learning(header) | before)
     check_interval(completed)

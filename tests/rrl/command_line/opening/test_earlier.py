@@ -14,7 +14,9 @@ from rich.console import Console
 from rrl.command_line.opening.earlier import LIMITS, Earlier, as_before, limits_to_json
 from rrl.command_line.options.option_values import tuning_intervals
 from rrl.command_line.options.options import TuneOptions
+from rrl.command_line.options.watch_options import WatchOptions
 from rrl.journal import Journal
+from rrl.records import NO_END
 from tests.rrl.test_journal import header, record
 
 SEVERAL_MODELS = {"jointly", "bls_composing_models"}
@@ -79,6 +81,12 @@ def test_a_duration_is_of_what_comes_however_much_the_run_did_before(
 
 def test_a_new_run_is_planned_as_its_options_say() -> None:
     assert Earlier(TuneOptions(duration="1m"), None, [], None).planned(header()) == header()
+
+
+def test_a_watch_that_goes_on_with_a_run_has_no_end() -> None:
+    journal = Path("runs/today")
+    assert tuning_intervals(as_before(TuneOptions(resume=journal), header(intervals=30))) == 30
+    assert tuning_intervals(as_before(WatchOptions(resume=journal), header(intervals=30))) == NO_END
 
 
 def test_options_at_their_defaults_are_no_limits() -> None:
