@@ -267,6 +267,11 @@ def finished(header: Header, records: Iterable[Record]) -> Counter[Kind]:
     return counts
 
 
+def silent_intervals(header: Header, records: Iterable[Record]) -> int:
+    """How many intervals of a run had no requests, of these records and of those its journal has lost."""
+    return sum(record.silent for record in records) + int((header.earlier or {}).get("silent", 0))
+
+
 def _null_if_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -10,7 +10,7 @@ from rrl.agent import Transition
 from rrl.guarding.guard import Admission, Judgement
 from rrl.interval import Interval
 from rrl.journal import Journal
-from rrl.records import Kind, Record, finished
+from rrl.records import Kind, Record, finished, silent_intervals
 from rrl.space import ConfigurationSpace
 from rrl.tuning.in_force import InForce
 
@@ -23,9 +23,8 @@ class RecordWriter:
     ) -> None:
         self.observation: np.ndarray | None = None  # of the last interval that counted
         self._journal, self._space, self._in_force, self._clock = journal, space, in_force, clock
-        earlier = journal.header.earlier or {}
         self._finished = finished(journal.header, journal.records)
-        self.silent = sum(record.silent for record in journal.records) + int(earlier.get("silent", 0))
+        self.silent = silent_intervals(journal.header, journal.records)
         """Intervals without requests."""
         self.silent_in_a_row = 0  # of them, the last ones
 

@@ -24,7 +24,7 @@ from rrl.command_line.options.option_values import change_limits, tuning_interva
 from rrl.command_line.options.options import TuneOptions
 from rrl.journal import Journal
 from rrl.knobs import change_in_words, in_words
-from rrl.records import EMBEDDED, NO_END, SIMULATION, Header, Record
+from rrl.records import EMBEDDED, NO_END, SIMULATION, Header, Record, finished, silent_intervals
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import times_since
@@ -219,12 +219,8 @@ def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
 
 def _used(options: TuneOptions, header: Header, records: Sequence[Record]) -> int:
     """The intervals of the search that are used up, with those that are not in the journal any more."""
-    earlier = header.earlier or {}
-    used = int(earlier.get("dropped", {}).get("tune", 0))
-    used += sum(record.kind == "tune" and record.counted for record in records)
-    if options.count_silence:
-        used += sum(record.silent for record in records) + int(earlier.get("silent", 0))
-    return used
+    used = finished(header, records)["tune"]
+    return used + (silent_intervals(header, records) if options.count_silence else 0)
 
 
 def _check_unfinished(options: TuneOptions, header: Header, records: list[Record]) -> None:
