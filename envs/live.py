@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from serving_adapter.target import (
     ModelAbsent,
     NoSuchKnob,
     NotPutBack,
+    Overtaken,
     RequestsRefused,
     Target,
     TargetError,
@@ -107,7 +109,8 @@ class LiveServing(ServingEnv):
     - `share`, of an interval that was measured for less than its usual time: the share of it.
 
     A `Watch` that `gives_way` ends the interval at its begin where another client has changed what is tuned
-    since the last look. Else the step's own configuration replaces it.
+    since the last look. Else the step's own configuration replaces it. What another client sets in the middle
+    of a step's own change stays in any case, for that step.
 
     ## Starting State
 
@@ -201,20 +204,9 @@ class LiveServing(ServingEnv):
         self._waiting.looks.clear()
         began_s = self._clock()
         try:
-            looks_on = watch.hands_off
-            measurement = (self._look_on if looks_on else self._measurement)(running, began_s)
-        except (TargetLost, _Refused) as error:
-            if isinstance(error, TargetLost):
-                self._looked = None
-                again = self._waiting.for_target(running.configuration, error, not watch.hands_off)
-                running.changed |= again.changed
-                running.replaced = again.replaced or running.replaced
-            else:
-                running.refused = True
-                self._sleep(self.interval_s)
-            duration_s = self._clock() - began_s
-            by_others = isinstance(error, ModelAbsent)
-            measurement = Measurement(duration_s, 0, 0, 0, gap=str(error), gap_by_others=by_others)
+            measurement = self._attempt(running, began_s)
+        except Overtaken as error:
+            measurement = self._overtaken(running, error, began_s)
         return MeasuredInterval(
             measurement,
             running.changed,
@@ -236,6 +228,36 @@ class LiveServing(ServingEnv):
         if interval.share < 1:
             info["share"] = interval.share
         return info
+
+    def _attempt(self, running: _Running, began_s: float) -> Measurement:
+        """The interval, or a gap where the target is lost in it or refuses its configuration."""
+        try:
+            looks_on = running.watch.hands_off
+            return (self._look_on if looks_on else self._measurement)(running, began_s)
+        except TargetLost as error:
+            self._looked = None
+            puts_back = not running.watch.hands_off
+            again = self._waiting.for_target(running.configuration, error, puts_back)
+            running.changed |= again.changed
+            running.replaced = again.replaced or running.replaced
+            gap, by_others = str(error), isinstance(error, ModelAbsent)
+        except _Refused as error:
+            running.refused = True
+            self._sleep(self.interval_s)
+            gap, by_others = str(error), False
+        return Measurement(self._clock() - began_s, 0, 0, 0, gap=gap, gap_by_others=by_others)
+
+    def _overtaken(self, running: _Running, error: Overtaken, began_s: float) -> Measurement:
+        """Another client's configuration came into force in the middle of the change to this one."""
+        before = {} if self._looked is None else self._looked[1]
+        running.changed, running.replaced, running.gave_way = True, before, True
+        self._apply_ms = math.nan
+        with suppress(TargetLost):  # the next interval waits for it
+            now = self._tuned(self.target.configuration())
+            if now != before and len(now) == len(self.space.knobs):
+                running.set_by_others = now
+            self._looked = self.target.read(), now
+        return Measurement(self._clock() - began_s, 0, 0, 0, gap=str(error), gap_by_others=True)
 
     def _measurement(self, running: _Running, began_s: float) -> Measurement:
         held, self._held = self._held, None
@@ -363,12 +385,12 @@ class LiveServing(ServingEnv):
 
         It is an error where several are refused in a row, or the very first, or where the configuration from
         before is not in force after it. So it is where that says nothing of the configuration: another tuner
-        has the lease, or somebody took the knob away. A change that would have users' requests refused counts
-        as none.
+        has the lease, or somebody took the knob away or set another value. A change that would have users'
+        requests refused counts as none.
         """
         try:
             applied = self.target.apply(configuration)
-        except (TargetLost, NotPutBack, LeaseTaken, NoSuchKnob):
+        except (TargetLost, NotPutBack, LeaseTaken, NoSuchKnob, Overtaken):
             raise
         except RequestsRefused as error:
             raise _Refused(str(error)) from None

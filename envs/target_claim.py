@@ -11,7 +11,7 @@ from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import TUNER, ServerIdentity
 from serving_adapter.lease import MAX_DURATION_MS
-from serving_adapter.target import LeaseTaken, Target, TargetError, TargetLost, TunerLease
+from serving_adapter.target import LeaseTaken, Overtaken, Target, TargetError, TargetLost, TunerLease
 
 
 def restore_point(target: Target, program: str = TUNER) -> RestorePoint:
@@ -57,11 +57,19 @@ def identity(target: Target) -> ServerIdentity:
 
 
 def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
-    """Puts back what a killed run had found. Where it cannot, the TargetError says what to do."""
+    """Puts back what a killed run had found. Where it cannot, the TargetError says what to do.
+
+    What another client sets meanwhile stays.
+    """
     try:
         return restore(point, target, identity(target), console)
     except (TargetLost, LeaseTaken):
         raise
+    except Overtaken as error:
+        point.forget()
+        text = f"an earlier run did not end cleanly here, and {error}"
+        console.print(text, style="yellow", markup=False)
+        return None
     except TargetError as error:
         raise TargetError(
             f"an earlier run did not end cleanly here, and what it had found cannot be put back: {error}; "

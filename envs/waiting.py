@@ -14,6 +14,7 @@ from serving_adapter.target import (
     LostInChange,
     NoSuchKnob,
     NotPutBack,
+    Overtaken,
     Target,
     TargetError,
     TargetLost,
@@ -61,7 +62,8 @@ class Waiting:
         Returns what that changed. A configuration whose change may have brought the target down is not put in
         force again, nor is one that the target refuses once it is back: the next interval decides. Raises
         NotPutBack if nothing is in force then, LeaseTaken if another tuner has come first, NoSuchKnob if the
-        target has lost one, and TargetLost if it stays away. Unless it `puts_back`, it changes nothing.
+        target has lost one, and TargetLost if it stays away. Overtaken if another client has set another one
+        meanwhile. Unless it `puts_back`, it changes nothing.
         """
         began_s = self.clock()
         end_s = began_s + self.reconnect_s
@@ -81,7 +83,7 @@ class Waiting:
                 return UNCHANGED
             except LostInChange as error:
                 lost, reason = error, str(error)
-            except (NotPutBack, LeaseTaken, NoSuchKnob):
+            except (NotPutBack, LeaseTaken, NoSuchKnob, Overtaken):
                 raise
             except TargetError as error:
                 if is_back and not isinstance(error, TargetLost):

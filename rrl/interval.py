@@ -37,7 +37,7 @@ class MeasuredInterval:
     replaced: Mapping[str, int] = field(default_factory=dict)  # what was in force before; empty: not known
     apply_ms: float = math.nan  # how long the last change took to be in force; NaN where nobody knows
     set_by_others: Mapping[str, int] = field(default_factory=dict)  # of the tuned knobs; empty: nothing
-    gave_way: bool = False  # its configuration was not put in force, as others had set another
+    gave_way: bool = False  # others' stays in place of its own; if `changed`, set in the middle of the change
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

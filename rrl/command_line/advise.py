@@ -41,7 +41,7 @@ from rrl.tuning.listener import Change
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import Overtaken, Target, TargetError
 
 SIMULATED_REQUESTS = 2000  # For each configuration, to advise from a machine file.
 
@@ -163,7 +163,7 @@ def _apply(
     grid = SearchGrid(changing, target, found, space)
     env = grid.environment(stop)
     header = grid.header(env.start)
-    keeping = Keeping(target, space, point)
+    keeping = Keeping(target, space, point, Overtaken)
     change = careful_apply.AgreedChange(env, header, configuration, folder, point, keeping, limits, put_back)
     try:
         stop.says = PUTTING_BEST_IN_FORCE

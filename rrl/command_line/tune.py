@@ -52,7 +52,7 @@ from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import TargetError
+from serving_adapter.target import Overtaken, TargetError
 
 
 def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByModels) -> int:
@@ -152,7 +152,7 @@ def _open(
     onlookers.listeners.append(metrics)
     metrics.start_ms = onlookers.start_beside.last_ms
     _tell(onlookers.listeners, before.put_back)
-    keeping = Keeping(server.target, env.space, server.point)
+    keeping = Keeping(server.target, env.space, server.point, Overtaken)
     run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
     limits, found = earlier.limits(shared.limits), grid.tuned_as_found
     tuning = Tuning(

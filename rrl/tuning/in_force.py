@@ -50,10 +50,11 @@ class InForce:
         if interval.gave_way or interval.refused:
             self.number = before
             if changes:
-                if interval.gave_way:
+                not_made = interval.gave_way and not interval.changed
+                if not_made:
                     self._limits.not_made(self._changed_at_s.pop())
                 kept = self._configuration(before)
-                why = f"not made: {gap}" if interval.gave_way else gap
+                why = f"not made: {gap}" if not_made else gap
                 self._telling.changed(self._configuration(number), kept, UNDONE, why)
         if interval.changed and not changes and not interval.gave_way:
             away = gap_before if measurement.gap_by_others else gap or gap_before

@@ -36,31 +36,44 @@ class Keeping:
     """Puts in force what the run keeps: the tuned knobs as chosen, the others as they are."""
 
     def __init__(
-        self, target: Changeable, space: ConfigurationSpace, point: TargetClaim | None = None
+        self,
+        target: Changeable,
+        space: ConfigurationSpace,
+        point: TargetClaim | None = None,
+        overtaken: type[Exception] | tuple[()] = (),
     ) -> None:
-        """`point` is the run's claim on the target, where that outlives the run."""
+        """`point` is the run's claim on the target, where that outlives the run.
+
+        `overtaken` is the target's error where another client has set another configuration meanwhile.
+        """
         self.done = False  # what the run keeps is in force
-        self._target, self._space, self._point = target, space, point
+        self._target, self._space, self._point, self._overtaken = target, space, point, overtaken
 
     def put_in_force(self, number: int) -> None:
         """The run's last change. `done` says from then on that the target is as it should be.
 
-        SetByOthers, with nothing changed, where another client has changed what is tuned since.
+        SetByOthers where another client has changed what is tuned since, or does so meanwhile: that stays.
         """
         # The target may have been away when the run ended. Its metrics page may still be away.
         self._target.connect(control=False, counters=False)
         if self._point is not None:
             in_force = self._target.configuration()
-            tuned = {name: in_force[name] for name in self._space.names if name in in_force}
+            tuned = self._tuned(in_force)
             if self._point.set_by_others(tuned):
                 raise SetByOthers(tuned)
             self._point.ending(in_force)
-        self._target.apply(self._space.configuration(number))
+        try:
+            self._target.apply(self._space.configuration(number))
+        except self._overtaken:
+            raise SetByOthers(self._tuned(self._target.configuration())) from None
         self.done = True
 
     def leave(self) -> None:
         """The target stays as another client has set it."""
         self.done = True
+
+    def _tuned(self, in_force: Configuration) -> Configuration:
+        return {name: in_force[name] for name in self._space.names if name in in_force}
 
 
 class BestInStateFile(Listener):

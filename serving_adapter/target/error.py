@@ -31,6 +31,14 @@ class LostInChange(TargetLost):
     """It was lost in the middle of a change of its configuration, which may be what brought it down."""
 
 
+class LoadUnanswered(TargetError):
+    """A configuration was not loaded in time; the server may still put it in force."""
+
+
+class Overtaken(TargetError):
+    """Another client set another configuration while one was put in force; that of the other one stays."""
+
+
 class NotPutBack(TargetError):
     """A change failed, and so did putting back the configuration from before: the model may not be served."""
 

@@ -85,7 +85,8 @@ class Target(ABC):
 
         What is in force already is not sent. If the change fails, the configuration before it is put back,
         verified, and the error raised: NotPutBack where that failed too, LostInChange where the server does
-        not answer any more, NoSuchKnob for a knob that the model has not.
+        not answer any more, NoSuchKnob for a knob that the model has not. Overtaken where another client set
+        another configuration meanwhile, which stays.
         """
 
     @abstractmethod

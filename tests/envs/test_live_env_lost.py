@@ -13,6 +13,7 @@ from serving_adapter.target import (
     ModelAbsent,
     NoSuchKnob,
     NotPutBack,
+    Overtaken,
     TargetError,
     TargetLost,
 )
@@ -198,6 +199,61 @@ def test_what_another_client_set_since_the_last_look_is_told_and_kept_where_the_
     target.in_force.update(instances=3)
     assert env.run(2).changed
     assert target.in_force == {"instances": 1, "max_batch_size": 4}
+
+
+def overtaken(target, **theirs):
+    """Somebody else's change comes into force in the middle of each of the target's own."""
+
+    def apply(configuration):
+        target.in_force.update(theirs)
+        raise Overtaken("another client set something else while 'm' was configured, which stays in force")
+
+    target.apply = apply
+
+
+@pytest.mark.parametrize("gives_way", [True, False])
+def test_what_another_client_sets_in_the_middle_of_a_change_is_told_and_kept(target, clock, gives_way):
+    env = live(target)
+    env.run(0, Watch(gives_way=gives_way))
+    accept = target.apply
+    overtaken(target, instances=3)
+    interval = env.run(1, Watch(gives_way=gives_way))
+    assert interval.gave_way
+    assert interval.changed
+    assert not interval.refused
+    assert interval.set_by_others == {"instances": 3, "max_batch_size": 1}
+    assert interval.replaced == {"instances": 1, "max_batch_size": 1}
+    assert "another client set something else" in interval.measurement.gap
+    assert interval.measurement.gap_by_others
+    assert target.in_force["instances"] == 3
+    target.apply = accept
+    assert not env.run(1, Watch(gives_way=gives_way)).measurement.gap
+    assert target.in_force == {"instances": 1, "max_batch_size": 2}
+
+
+def test_so_it_is_where_only_what_is_not_tuned_was_set_and_nothing_is_gone_on_from(target, clock):
+    target.found["max_queue_delay_us"] = target.in_force["max_queue_delay_us"] = 0
+    env = live(target)
+    env.run(0)
+    overtaken(target, max_queue_delay_us=5000)
+    interval = env.run(1)
+    assert interval.gave_way
+    assert not interval.set_by_others
+
+
+def test_what_another_client_sets_while_a_target_that_is_back_is_configured_is_kept_as_well(target, clock):
+    env = live(target)
+    env.run(0, Watch(gives_way=True))
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+        overtaken(target, instances=3)
+
+    clock.after(3.0, crash)
+    interval = env.run(0, Watch(gives_way=True))
+    assert interval.gave_way
+    assert interval.set_by_others == {"instances": 3, "max_batch_size": 3}
 
 
 def test_what_a_restarted_server_has_is_nobodys_choice(target, clock):

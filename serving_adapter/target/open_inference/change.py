@@ -21,9 +21,11 @@ from serving_adapter.knob_limits import Configuration
 from serving_adapter.model_configuration import as_json
 from serving_adapter.target.error import (
     LeaseTaken,
+    LoadUnanswered,
     LostInChange,
     ModelAbsent,
     NotPutBack,
+    Overtaken,
     TargetError,
     TargetLost,
 )
@@ -75,7 +77,8 @@ def put_in_force(
     The ensembles of which it is a step are ready then if they were before: each is loaded after it where
     Triton has not.
     A change that fails raises TargetError. Then the configuration from before is in force, verified to its
-    last field. NotPutBack if it is not; LostInChange if the server does not answer any more.
+    last field. NotPutBack if it is not; LostInChange if the server does not answer any more. Overtaken where
+    another client has loaded another one meanwhile: that one stays.
     """
     ensembles = [name for name in ensembles if _is_ready(connection, name)]
     try:
@@ -83,14 +86,16 @@ def put_in_force(
             _load(connection, config)
             _wait_until_ready(connection, config.name)
             _ready_again(connection, ensembles)
-        _check_in_force(connection, before.name, changes)
+            _check_in_force(connection, config, changes)
     except LeaseTaken:  # refused before anything was changed
         raise
     except ModelAbsent:  # Whoever unloaded it while it was changed wants it so.
         raise
     except TargetError as error:
         _check_lives(connection, changes)
-        why_not = _put_back(connection, before, ensembles)
+        _check_not_overtaken(connection, before, to_load)
+        may_still_come = isinstance(error, LoadUnanswered | TargetLost)
+        why_not = _put_back(connection, before, ensembles, may_still_come)
         _check_lives(connection, changes)
         if why_not:
             raise NotPutBack(
@@ -161,23 +166,53 @@ def _check_not_unloaded(connection: Connection, model: str) -> None:
         raise ModelAbsent(f"model {model!r} at {connection.address} was unloaded while it was configured")
 
 
-def _check_in_force(connection: Connection, model: str, changes: Configuration) -> None:
-    in_force = tunable(model_config(connection, model))
-    wrong = [f"{k}={in_force.get(k)} instead of {v}" for k, v in changes.items() if in_force.get(k) != v]
+def _check_in_force(connection: Connection, loaded: ModelConfig, changes: Configuration) -> None:
+    has, wants = tunable(model_config(connection, loaded.name)), tunable(loaded)
+    wrong = [f"{k}={has.get(k)} instead of {wants.get(k)}" for k in changes if has.get(k) != wants.get(k)]
     if wrong:
         raise TargetError(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
+
+
+def _check_not_overtaken(connection: Connection, before: ModelConfig, to_load: Sequence[ModelConfig]) -> None:
+    """What is in force and was neither there before nor loaded is another client's."""
+    in_force = _told_in_force(connection, before.name)
+    if in_force is None or in_force == before:
+        return
+    has = tunable(in_force)
+    if has not in [tunable(config) for config in to_load]:
+        raise Overtaken(
+            f"another client set {_words(has)} at {connection.address} while {before.name!r} was configured, "
+            "which stays in force"
+        )
+
+
+def _told_in_force(connection: Connection, model: str) -> ModelConfig | None:
+    """None where a model that is not ready tells none."""
+    with suppress(TargetError):
+        return model_config(connection, model)
+    return None
 
 
 def _check_lives(connection: Connection, changes: Configuration) -> None:
     try:
         connection.call("ServerLive", messages.ServerLiveRequest())
     except TargetLost as lost:
-        words = ", ".join(f"{name}={value}" for name, value in changes.items())
-        raise LostInChange(f"{lost} in the middle of a change to {words}") from None
+        raise LostInChange(f"{lost} in the middle of a change to {_words(changes)}") from None
 
 
-def _put_back(connection: Connection, before: ModelConfig, ensembles: Sequence[str]) -> str:
-    """Loads the configuration from before a failed change. Returns why it is not in force, or ""."""
+def _put_back(
+    connection: Connection, before: ModelConfig, ensembles: Sequence[str], may_still_come: bool
+) -> str:
+    """Loads the configuration from before a failed change. Returns why it is not in force, or "".
+
+    Where it is in force it is not loaded, as that would undo what other clients load meanwhile. It is where
+    what was loaded last `may_still_come`.
+    """
+    if not may_still_come and _told_in_force(connection, before.name) == before:
+        with suppress(TargetError):
+            if _is_ready(connection, before.name):
+                _ready_again(connection, ensembles)
+                return ""
     with suppress(TargetError):  # where it is not taken, what is in force decides
         _load(connection, before)
     try:
@@ -188,3 +223,7 @@ def _put_back(connection: Connection, before: ModelConfig, ensembles: Sequence[s
         raise
     except TargetError as error:
         return str(error)
+
+
+def _words(configuration: Configuration) -> str:
+    return ", ".join(f"{name}={value}" for name, value in configuration.items())

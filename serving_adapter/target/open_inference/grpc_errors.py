@@ -7,6 +7,7 @@ import grpc
 from serving_adapter.target.error import (
     LeaseLost,
     LeaseTaken,
+    LoadUnanswered,
     ModelAbsent,
     NotYetThere,
     TargetError,
@@ -36,7 +37,8 @@ def explain(
     if was_connected and (about_a_model or "unknown model" in details):
         return ModelAbsent(f"the model is not loaded at {address} any more ({_one_line(details)})")
     if method == "RepositoryModelLoad" and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TargetError(f"{address} has not loaded the model within {timeout_s:g} s; its log may say why")
+        text = f"{address} has not loaded the model within {timeout_s:g} s; its log may say why"
+        return LoadUnanswered(text)
     if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
     if code in _CODES_WHEN_LOST:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from serving_adapter.knob_limits import Configuration, Limits, by_model
-from serving_adapter.target.error import LeaseTaken, NotPutBack, TargetError, TargetLost
+from serving_adapter.target.error import LeaseTaken, NotPutBack, Overtaken, TargetError, TargetLost
 from serving_adapter.target.lease import TunerLease
 from serving_adapter.target.open_inference.joint_configuration import JointConfiguration, split
 from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
@@ -153,6 +153,8 @@ class JointTarget(OpenInferenceTarget):
                 self.members[name].apply(configuration)
             except (TargetLost, LeaseTaken):
                 raise
+            except Overtaken:  # what another client has set there stays
+                continue
             except TargetError as another:
                 raise NotPutBack(f"{error}, and {name} could not be put back: {another}") from None
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,8 +19,11 @@ from rrl.guarding.guard import Guard
 from rrl.interval import Interval, Watch
 from rrl.journal import read, read_ending
 from rrl.records import Ending, Record
+from rrl.space import Configuration
+from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
+from rrl.tuning.set_by_others import SetByOthers
 from tests.support import CHECKOUT
 from tests.support.runs.tuned_runs import (
     SETTINGS,
@@ -264,3 +268,30 @@ def test_a_start_that_stays_is_as_found_only_if_that_was_the_start(
     kept = run(t)
     assert kept.number == t.env.start
     assert told.notices[-1] == words
+
+
+def test_what_another_client_sets_in_the_middle_of_the_last_change_stays() -> None:
+    class Meanwhile(Exception):
+        """What a target raises then."""
+
+    class Server:
+        in_force: ClassVar[Configuration] = SPACE.configuration(4)
+
+        def connect(self, control: bool = True, counters: bool = True) -> None:
+            pass
+
+        def configuration(self) -> dict[str, int]:
+            return {**self.in_force, "max_batch_size": 8}
+
+        def apply(self, configuration: Configuration) -> None:
+            self.in_force = SPACE.configuration(5)
+            raise Meanwhile
+
+        def restore(self, found: Configuration, text: str = "") -> None:
+            self.apply(found)
+
+    keeping = Keeping(Server(), SPACE, overtaken=Meanwhile)
+    with pytest.raises(SetByOthers) as theirs:
+        keeping.put_in_force(6)
+    assert theirs.value.configuration == SPACE.configuration(5)
+    assert not keeping.done

@@ -46,6 +46,8 @@ class Triton(GRPCInferenceServiceServicer):
         self.breaks_at = None  # a max_batch_size at which the model takes the place of the old one, broken
         self.loaded = []  # the configurations that loads asked for
         self.most_instances = 100  # that there is room for
+        self.beyond_them = (grpc.StatusCode.INTERNAL, "no room for another instance")
+        self.set_meanwhile = None  # what another client's load puts in force right after the next one
         self.unready_answers = 0  # to ModelReady, after a load
         self.success = self.executions = 0  # beyond those at the start
         self.cache_hits = 0  # of them
@@ -108,6 +110,13 @@ class Triton(GRPCInferenceServiceServicer):
         return answer
 
     def RepositoryModelLoad(self, request, context):
+        try:
+            return self._load(request, context)
+        finally:
+            if self.set_meanwhile is not None:
+                self.configs[request.model_name], self.set_meanwhile = self.set_meanwhile, None
+
+    def _load(self, request, context):
         if self.key is not None and dict(context.invocation_metadata()).get(CONTROL_KEY_HEADER) != self.key:
             context.abort(
                 grpc.StatusCode.UNAVAILABLE,
@@ -124,7 +133,7 @@ class Triton(GRPCInferenceServiceServicer):
         config = parse(request.parameters["config"].string_param)
         self.loaded.append(config)
         if config.instance_group[0].count > self.most_instances:
-            context.abort(grpc.StatusCode.INTERNAL, "no room for another instance")
+            context.abort(*self.beyond_them)
         if self.dies_at_a_load:
             self.server.stop(None)
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")

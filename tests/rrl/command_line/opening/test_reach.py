@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from envs.target_claim import restored
 from rrl.tuning.restore import RestorePoint
-from serving_adapter.target import TargetError
+from serving_adapter.target import Overtaken, TargetError
 
 
-def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> None:
-    class Refuses:
-        model, server, started_s = "m", "", None
+class Refuses:
+    """Does not put back what was found."""
 
-        def configuration(self) -> dict[str, int]:
-            return {"instances": 1, "max_batch_size": 4}
+    model, server, started_s = "m", "", None
 
-        def restore(self, found: dict[str, int], text: str = "") -> None:
-            raise TargetError("model 'm' has no knob max_batch_size")
+    def __init__(self, error: TargetError) -> None:
+        self.error = error
 
+    def configuration(self) -> dict[str, int]:
+        return {"instances": 1, "max_batch_size": 4}
+
+    def restore(self, found: dict[str, int], text: str = "") -> None:
+        raise self.error
+
+
+@pytest.fixture
+def killed(state_home: Path) -> RestorePoint:
+    """Of a run that was killed in a change."""
     killed = RestorePoint("box.invalid:1", "m")
     found, explored = {"instances": 1, "max_batch_size": 8}, {"instances": 1, "max_batch_size": 4}
     killed.claim(found)
@@ -29,10 +39,23 @@ def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> No
     state = killed.path.read_text()
     killed.release()
     killed.path.write_text(state)
+    return killed
+
+
+def test_what_cannot_be_put_back_is_told_with_what_to_do(killed: RestorePoint) -> None:
+    target: Any = Refuses(TargetError("model 'm' has no knob max_batch_size"))
     with pytest.raises(TargetError) as caught:
-        restored(RestorePoint("box.invalid:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
+        restored(RestorePoint("box.invalid:1", "m"), target, Console(quiet=True))
     said = str(caught.value)
     assert "an earlier run did not end cleanly here" in said
     assert "has no knob max_batch_size" in said
     assert f"remove {killed.path}" in said
     assert killed.path.exists()
+
+
+def test_what_another_client_sets_while_it_is_put_back_stays_and_is_told(killed: RestorePoint) -> None:
+    out = io.StringIO()
+    target: Any = Refuses(Overtaken("another client set instances=2 while 'm' was configured"))
+    assert restored(RestorePoint("box.invalid:1", "m"), target, Console(file=out, width=300)) is None
+    assert "did not end cleanly here, and another client set instances=2" in out.getvalue()
+    assert not killed.path.exists()

@@ -25,9 +25,10 @@ OFF_GRID = {"instances": 5, "intra_op_threads": 1}
 
 
 class ByHand(SimulatedServing):
-    """Somebody sets these configurations in the middle of these intervals, or right before them."""
+    """Somebody sets these configurations within these intervals, in a change at their begin, or before it."""
 
     within: Mapping[int, Configuration] = {}
+    amid: Mapping[int, Configuration] = {}  # in the middle of the change itself
     before: Mapping[int, Configuration] = {}
     asked = -1
     in_force: Configuration = {}  # noqa: RUF012
@@ -44,6 +45,12 @@ class ByHand(SimulatedServing):
         if watch.gives_way and self.looked and self.in_force != self.looked:
             self.looked = self.in_force
             return MeasuredInterval(by_others, set_by_others=self.in_force, gave_way=True)
+        if self.asked in self.amid:
+            replaced, self.looked = self.in_force, self.amid[self.asked]
+            self.in_force = self.looked
+            return MeasuredInterval(
+                by_others, changed=True, replaced=replaced, set_by_others=self.looked, gave_way=True
+            )
         replaced, self.in_force = self.in_force, own
         measured = MeasuredInterval(
             self._measurement(number, watch), changed=bool(replaced) and replaced != own, replaced=replaced
@@ -144,6 +151,36 @@ def test_what_is_set_right_before_a_change_is_not_replaced_by_it(tmp_path: Path)
     at = told.index(("adopt", THEIRS))
     assert changes.seen[at - 1].decision == "undone"
     assert "not made" in changes.seen[at - 1].reason
+
+
+def test_what_is_set_in_the_middle_of_a_change_is_gone_on_from_and_the_change_counts(tmp_path: Path) -> None:
+    changes = Changes()
+    t, _, _ = by_hand(tmp_path, "adopt", proposals=(4, 4, 4, 5) + (6,) * 20)
+    t.env.amid = {4: THEIRS}
+    t.telling.listeners = [changes]
+    run(t)
+    records = read(tmp_path)[1]
+    assert [r.number for r in records if r.left_to_others] == [records[4].number]
+    assert not any(r.not_taken for r in records)
+    assert len(records[4].changed_at_s) == 1
+    assert records[5].number == SPACE.number(THEIRS)
+    told = [(change.decision, change.after) for change in changes.seen]
+    at = told.index(("adopt", THEIRS))
+    assert changes.seen[at - 1].decision == "undone"
+    assert changes.seen[at - 1].reason == "another client changed it"
+
+
+def test_what_is_set_in_the_middle_of_putting_back_is_taken_over_if_it_was_put_back_before(
+    tmp_path: Path,
+) -> None:
+    changes = Changes()
+    number = SPACE.number(THEIRS)
+    t, put, _ = by_hand(tmp_path, "restore", within={3: THEIRS}, proposals=(4,) * 4 + (number,) * 20)
+    t.env.amid = {4: THEIRS}
+    t.telling.listeners = [changes]
+    assert run(t).number == number
+    assert [change.decision for change in changes.seen].count("again") == 0
+    assert put == [number]
 
 
 def test_what_is_set_again_after_the_run_had_moved_on_is_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.model_configuration import edited, knob_values, parse
-from serving_adapter.target import LostInChange, ModelAbsent, NotPutBack, TargetError
+from serving_adapter.target import LostInChange, ModelAbsent, NotPutBack, Overtaken, TargetError
 from serving_adapter.target.open_inference import change as target_change
 from serving_adapter.target.open_inference.reconfiguration import LONG_QUEUE
 from tests.support.servers.fake_triton import CONFIG, PAGE
@@ -222,14 +222,60 @@ def test_a_model_that_does_not_become_ready_gets_its_previous_configuration_back
         target.apply({"instances": 2})
 
 
-def test_a_previous_configuration_that_comes_back_otherwise_is_told(triton, make_target):
+def test_a_previous_configuration_that_comes_back_otherwise_is_told(triton, make_target, monkeypatch):
+    monkeypatch.setattr(target_change, "TIMEOUT_S", 2.0)
     target = make_target(triton.address)
     target.connect()
-    triton.takes = lambda config: parse('{"name": "m", "instance_group": [{"count": 1}]}')
-    with pytest.raises(
-        NotPutBack, match=r"instead of 2 \(.* could not be put back: the server reports another"
-    ):
-        target.apply({"instances": 2})
+    triton.breaks_at = 8
+    otherwise = parse('{"name": "m", "instance_group": [{"count": 1}]}')
+    triton.takes = lambda config: config if config.max_batch_size == 8 else otherwise
+    with pytest.raises(NotPutBack, match=r"not ready .* could not be put back: the server reports another"):
+        target.apply({"max_batch_size": 8})
+
+
+@pytest.mark.parametrize("room", [100, 1])  # 1: the target's own load is refused
+def test_what_another_client_loads_while_a_configuration_is_put_in_force_stays(triton, make_target, room):
+    target = make_target(triton.address)
+    target.connect()
+    triton.most_instances = room
+    theirs = triton.set_meanwhile = edited(parse(CONFIG), {"instances": 2, "max_batch_size": 8})
+    with pytest.raises(Overtaken, match=r"another client set instances=2, .* which stays in force$"):
+        target.apply({"instances": 3})
+    assert triton.configs["m"] == theirs
+    assert triton.loads == 1
+
+
+def test_nor_do_instances_that_start_in_turns_replace_it(triton, make_target):
+    target = make_target(triton.address)
+    target.starts_at_once = 1
+    target.connect()
+    theirs = triton.set_meanwhile = edited(parse(CONFIG), {"max_batch_size": 8})
+    with pytest.raises(Overtaken):
+        target.apply({"instances": 4})
+    assert triton.configs["m"] == theirs
+    assert triton.loads == 1
+
+
+def test_after_a_refused_load_nothing_is_loaded_that_is_in_force(triton, make_target):
+    """Another client's load may wait for its turn by then."""
+    target = make_target(triton.address)
+    target.connect()
+    triton.most_instances = 2
+    with pytest.raises(TargetError, match="the previous configuration is in force"):
+        target.apply({"instances": 3})
+    assert triton.loads == 1
+
+
+def test_after_a_load_that_was_not_answered_the_previous_configuration_is_loaded_all_the_same(
+    triton, make_target
+):
+    """The server may still put in force what it has not answered."""
+    target = make_target(triton.address)
+    target.connect()
+    triton.most_instances, triton.beyond_them = 2, (grpc.StatusCode.DEADLINE_EXCEEDED, "")
+    with pytest.raises(TargetError, match=r"has not loaded .*\(the previous configuration is in force\)$"):
+        target.apply({"instances": 3})
+    assert [config.instance_group[0].count for config in triton.loaded] == [3, 1]
 
 
 def test_a_server_that_dies_in_mid_change_is_lost(triton, make_target):
