@@ -97,12 +97,7 @@ class Deployed:
     @property
     def override(self) -> Mapping[str, Any]:
         """What the submitted configuration says of the deployment; empty where it leaves all to the code."""
-        config = self.app.get("deployed_app_config") or {}
-        for entry in config.get("deployments", []):
-            if entry.get("name") == self.deployment:
-                told: Mapping[str, Any] = entry
-                return told
-        return {}
+        return _override(self.app.get("deployed_app_config") or {}, self.deployment)
 
     @property
     def user_config(self) -> Mapping[str, Any]:
@@ -212,6 +207,25 @@ def find_deployment(told: Mapping[str, Any], named: str | None, address: str) ->
         wanted = "no deployment" if named is None else f"no deployment {named!r}"
         raise TargetError(f"{address} has {wanted}; deployments: {there} ({states})")
     raise TargetError(f"{address} has several deployments; name one with --deployment: {there}")
+
+
+def override_in(config: Mapping[str, Any], application: str, deployment: str) -> Mapping[str, Any]:
+    """What a whole configuration, as a PUT takes it, says of a deployment; empty where it says nothing."""
+    apps = {name_of(app): app for app in config["applications"]}
+    return _override(apps.get(application, {}), deployment)
+
+
+def name_of(app: Mapping[str, Any]) -> str:
+    """The name of an application in a configuration."""
+    return str(app.get("name", "default"))
+
+
+def _override(app: Mapping[str, Any], deployment: str) -> Mapping[str, Any]:
+    for entry in app.get("deployments", []):
+        if entry.get("name") == deployment:
+            told: Mapping[str, Any] = entry
+            return told
+    return {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

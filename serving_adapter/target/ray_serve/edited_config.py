@@ -14,7 +14,14 @@ import yaml
 
 from serving_adapter.knob_limits import Configuration, check
 from serving_adapter.target.error import TargetError
-from serving_adapter.target.ray_serve.deployed import DECLARATIVE, DELETING, LIMITS, Deployed, as_config
+from serving_adapter.target.ray_serve.deployed import (
+    DECLARATIVE,
+    DELETING,
+    LIMITS,
+    Deployed,
+    as_config,
+    name_of,
+)
 from serving_adapter.yaml_text import yaml_of
 
 FILE_NAME = "serve_config.yaml"
@@ -85,6 +92,15 @@ def edited(
     return config
 
 
+def with_override(deployed: Deployed, override: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole configuration with this said of the deployment, as a PUT takes it; empty: nothing is said."""
+    config = in_force(deployed.told)
+    entries, entry = _entry(config, deployed)
+    at = entries.index(entry)
+    entries[at : at + 1] = [copy.deepcopy(dict(override))] if override else []
+    return config
+
+
 def as_yaml(deployed: Deployed, configuration: Configuration | None = None) -> str:
     """The text of the file that `serve deploy` takes, in which every knob of the deployment stands."""
     wanted = deployed.values() | dict(configuration or {})
@@ -107,7 +123,7 @@ class KeptApplication:
             raise ValueError("this is not a configuration of Ray Serve as rrl-tune writes it")
         try:
             config = yaml_of(rest)
-            apps = {_name(app): _as_told(app) for app in config["applications"]}
+            apps = {name_of(app): _as_told(app) for app in config["applications"]}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is no configuration of Ray Serve: {error!r}") from None
         self._deployed = Deployed(config | {"applications": apps}, application, deployment)
@@ -129,17 +145,13 @@ def _as_told(app: dict[str, Any]) -> dict[str, Any]:
 
 def _entry(config: dict[str, Any], deployed: Deployed) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All entries of the application, and the deployment's, made where it has none."""
-    app = next(each for each in config["applications"] if _name(each) == deployed.application)
+    app = next(each for each in config["applications"] if name_of(each) == deployed.application)
     entries: list[dict[str, Any]] = app.setdefault("deployments", [])
     for entry in entries:
         if entry.get("name") == deployed.deployment:
             return entries, entry
     entries.append({"name": deployed.deployment})
     return entries, entries[-1]
-
-
-def _name(app: Mapping[str, Any]) -> str:
-    return str(app.get("name", "default"))
 
 
 def _set(entry: dict[str, Any], deployed: Deployed, knob: str, value: int) -> None:

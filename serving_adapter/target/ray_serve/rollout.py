@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from serving_adapter.target.error import LostInChange, ModelAbsent, NotPutBack, TargetError, TargetLost
+from serving_adapter.target.error import (
+    LostInChange,
+    ModelAbsent,
+    NotPutBack,
+    Overtaken,
+    TargetError,
+    TargetLost,
+)
 from serving_adapter.target.ray_serve.dashboard import Dashboard, last_line
-from serving_adapter.target.ray_serve.deployed import Deployed
-from serving_adapter.target.ray_serve.edited_config import in_force
+from serving_adapter.target.ray_serve.deployed import Deployed, override_in
+from serving_adapter.target.ray_serve.edited_config import with_override
 
 TIMEOUT_S = 300.0  # a replica that loads a large model takes minutes
 POLL_S = 0.2
@@ -30,7 +38,8 @@ def put_in_force(
     """Returns the deployment once all replicas run with the knobs wanted, which `config` sets.
 
     A change that fails raises TargetError, with the configuration from before in force, verified. NotPutBack
-    if it is not; LostInChange if the dashboard does not answer any more.
+    if it is not; LostInChange if the dashboard does not answer any more. Overtaken where another client has
+    configured the deployment meanwhile: that stays.
     """
     try:
         dashboard.put_applications(config)
@@ -39,7 +48,8 @@ def put_in_force(
         raise
     except TargetError as error:
         _check_lives(dashboard, wanted)
-        if why_not := _put_back(dashboard, before):
+        sent = override_in(config, before.application, before.deployment)
+        if why_not := _put_back(dashboard, before, sent, may_still_come=isinstance(error, TargetLost)):
             _check_lives(dashboard, wanted)
             raise NotPutBack(
                 f"{error} (the previous configuration could not be put back: {why_not}; deploy "
@@ -97,12 +107,25 @@ def _check_lives(dashboard: Dashboard, wanted: Mapping[str, int]) -> None:
         raise LostInChange(f"{lost} in the middle of a change to {_words(wanted)}") from None
 
 
-def _put_back(dashboard: Dashboard, before: Deployed) -> str:
-    """Sends the configuration from before a failed change. Returns why it is not in force, or ""."""
+def _put_back(dashboard: Dashboard, before: Deployed, sent: Mapping[str, Any], may_still_come: bool) -> str:
+    """Sets the deployment back to what it had before a failed change. Returns why it is not so, or "".
+
+    All else stays as it is told by then: others may have deployed applications since. Nothing is sent where
+    Ray has not taken what was `sent`, unless that `may_still_come`.
+    """
     try:
-        dashboard.put_applications(in_force(before.told))
+        now = replace(before, told=dashboard.applications())
+        if now.override == before.override and not may_still_come:
+            return ""
+        if now.override not in (before.override, sent):
+            raise Overtaken(
+                f"another client configured {now.label} at {dashboard.address} while it was changed, with "
+                f"{_words(now.values())}, which stays so"
+            )
+        with suppress(TargetError):  # where it is not taken, what is in force decides
+            dashboard.put_applications(with_override(now, before.override))
         wait_until_in_force(dashboard, before, before.values(), puts_back=True)
-    except ModelAbsent:
+    except (ModelAbsent, Overtaken):
         raise
     except TargetError as error:
         return str(error)

@@ -1,0 +1,135 @@
+"""How a change of a deployment is taken back: what others have deployed meanwhile stays as it is."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from serving_adapter.target.error import LostInChange, NotPutBack, Overtaken, TargetError, TargetLost
+from serving_adapter.target.ray_serve import rollout
+from serving_adapter.target.ray_serve.deployed import find_deployment
+from serving_adapter.target.ray_serve.edited_config import edited
+
+RECORDED = Path(__file__).parent / "recorded"
+ADDRESS = "ray://127.0.0.1:8265"
+
+
+class FakeDashboard:
+    """Takes what is put as Ray does. More than `most` replicas fail, and others may do more meanwhile."""
+
+    address = ADDRESS
+
+    def __init__(self):
+        self.told = json.loads((RECORDED / "applications.json").read_text())
+        self.code = {
+            name: copy.deepcopy(state["deployment_config"])
+            for app in self.told["applications"].values()
+            for name, state in app["deployments"].items()
+        }
+        self.put = []
+        self.most = 100
+        self.refuses = self.loses = None  # a PUT; one that is lost is taken all the same
+        self.meanwhile = lambda apps: None  # after the first PUT
+
+    def applications(self):
+        return copy.deepcopy(self.told)
+
+    def put_applications(self, config):
+        self.put.append(copy.deepcopy(config))
+        if self.refuses is not None:
+            raise self.refuses
+        apps, configs = self.told["applications"], {app["name"]: app for app in config["applications"]}
+        for name in apps.keys() - configs.keys():
+            del apps[name]
+        for name, app in configs.items():
+            self._deploy(apps[name], app)
+        if len(self.put) == 1:
+            self.meanwhile(apps)
+            if self.loses is not None:
+                raise self.loses
+
+    def _deploy(self, app, config):
+        app["deployed_app_config"], app["status"] = copy.deepcopy(config), "RUNNING"
+        entries = {entry["name"]: copy.deepcopy(entry) for entry in config.get("deployments", [])}
+        for name, state in app["deployments"].items():
+            state["deployment_config"] = self.code[name] | entries.get(name, {})
+            state["target_num_replicas"] = count = state["deployment_config"]["num_replicas"]
+            state["replicas"] = [{"state": "RUNNING"}] * count
+            state["status"] = "HEALTHY"
+            if count > self.most:
+                app["status"] = state["status"] = "DEPLOY_FAILED"
+                state["message"] = "no memory"
+
+
+@pytest.fixture
+def dashboard():
+    return FakeDashboard()
+
+
+def change(dashboard, **knobs):
+    before = find_deployment(dashboard.applications(), "Doubled", ADDRESS)
+    wanted = before.values() | knobs
+    return rollout.put_in_force(dashboard, before, edited(before, knobs), wanted)
+
+
+def overrides(dashboard):
+    return dashboard.told["applications"]["numbers"]["deployed_app_config"]["deployments"]
+
+
+def test_what_was_put_in_force_is_told(dashboard):
+    assert change(dashboard, instances=3).values()["instances"] == 3
+    assert len(dashboard.put) == 1
+
+
+def test_what_fails_is_put_back_beside_what_others_have_deployed_since(dashboard):
+    def deploy(apps):
+        apps["theirs"] = copy.deepcopy(apps["words"])
+        apps["theirs"]["deployed_app_config"] |= {"name": "theirs", "deployments": []}
+        apps["numbers"]["deployed_app_config"]["route_prefix"] = "/twice"
+
+    before = overrides(dashboard)
+    dashboard.most, dashboard.meanwhile = 2, deploy
+    with pytest.raises(TargetError, match=r"no memory \(the previous configuration is in force\)$"):
+        change(dashboard, instances=3)
+    assert [app["name"] for app in dashboard.put[1]["applications"]] == ["numbers", "words", "theirs"]
+    assert dashboard.told["applications"]["numbers"]["deployed_app_config"]["route_prefix"] == "/twice"
+    assert overrides(dashboard) == before
+
+
+def test_what_was_left_to_the_code_is_left_to_it_again_after_a_change_that_failed(dashboard):
+    del dashboard.told["applications"]["numbers"]["deployed_app_config"]["deployments"]
+    dashboard.most = 2
+    with pytest.raises(TargetError, match="the previous configuration is in force"):
+        change(dashboard, instances=3)
+    assert dashboard.put[1]["applications"][0]["deployments"] == []
+
+
+def test_what_another_client_sets_of_the_deployment_meanwhile_stays(dashboard):
+    def configure(apps):
+        app = apps["numbers"]
+        entry = app["deployed_app_config"]["deployments"][0] | {"num_replicas": 4}
+        dashboard._deploy(app, app["deployed_app_config"] | {"deployments": [entry]})
+
+    dashboard.meanwhile = configure
+    with pytest.raises(Overtaken, match=r"another client configured numbers#Doubled .* instances=4"):
+        change(dashboard, instances=3)
+    assert len(dashboard.put) == 1
+    assert overrides(dashboard)[0]["num_replicas"] == 4
+
+
+def test_a_change_that_the_dashboard_does_not_take_leaves_all_as_it_was(dashboard):
+    dashboard.refuses = TargetError("ray://127.0.0.1:8265 wants its cluster's token")
+    with pytest.raises(TargetError, match=r"token \(the previous configuration is in force\)$") as raised:
+        change(dashboard, instances=3)
+    assert not isinstance(raised.value, NotPutBack | LostInChange)
+    assert len(dashboard.put) == 1
+
+
+def test_a_change_of_which_nobody_knows_whether_it_was_taken_is_put_back(dashboard):
+    before = overrides(dashboard)
+    dashboard.loses = TargetLost("the dashboard is lost (timed out)")
+    with pytest.raises(TargetError, match=r"timed out\) \(the previous configuration is in force\)$"):
+        change(dashboard, instances=3)
+    assert len(dashboard.put) == 2
+    assert overrides(dashboard) == before
