@@ -281,7 +281,8 @@ class ZygoteHandle:
         asyncio.get_running_loop().remove_reader(self._open_control)
         self.is_serving = False
         self._fail_orders()
-        self._on_end(self)
+        if not self._is_closed:
+            self._on_end(self)
 
     def _fail_orders(self) -> None:
         for answer in self._orders:

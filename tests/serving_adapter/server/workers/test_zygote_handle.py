@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,6 +20,7 @@ from serving_adapter.server.workers.messages import (
     NodeUse,
 )
 from serving_adapter.server.workers.zygote_handle import ZygoteHandle
+from serving_adapter.server.workers.zygote_succession import ZygoteSuccession
 from tests.support.waiting import PATIENCE_S, eventually
 
 HOST_NAME = "a-node-whose-name-has-63-characters-as-a-label-may.example.net"
@@ -60,6 +62,41 @@ async def started() -> tuple[ZygoteHandle, SpokenFor]:
     handle = ZygoteHandle([ModelReference("noop")], "cpu", launch, PATIENCE_S, lambda _: None)
     await handle.start()
     return handle, launched[0]
+
+
+class Lingering(SpokenFor):
+    """One whose process ends a few turns of the loop after its kill, as a real one does."""
+
+    async def wait(self) -> int:
+        status = await super().wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return status
+
+
+def test_the_end_of_a_zygote_that_the_server_ends_itself_is_told_to_nobody() -> None:
+    launched: list[Lingering] = []
+    told: list[ZygoteHandle] = []
+
+    async def launch(channel: socket.socket) -> Lingering:
+        launched.append(Lingering(channel))
+        return launched[-1]
+
+    def new(models: Sequence[ModelReference]) -> ZygoteHandle:
+        return ZygoteHandle(models, "cpu", launch, PATIENCE_S, told.append)
+
+    async def scenario() -> None:
+        zygotes = ZygoteSuccession([ModelReference("noop")], new)
+        await zygotes.start()
+        await zygotes.hold_too([ModelReference("another")], [])
+        await eventually(lambda: not zygotes._endings)
+        assert not told
+        launched[1].kill()
+        await eventually(lambda: bool(told))
+        assert told == [zygotes.present]
+        await zygotes.close()
+
+    asyncio.run(scenario())
 
 
 def report_of(nodes: int) -> ClusterReport:
