@@ -33,7 +33,7 @@ class PinOptions:
     name: Positional[str]
     """The model, as `rrl-store ls` shows it."""
     version: str = ""
-    """Its version; the default is the newest."""
+    """Its version; the default is the newest, with --release the newest that is pinned."""
     release: bool = False
     """Lets it be evicted again."""
     folder: Path | None = None

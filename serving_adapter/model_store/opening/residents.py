@@ -38,6 +38,15 @@ class Residents:
         """Those of the matching models that are in host memory."""
         return [self._host.entries[a] for a in self.matching(address) if a in self._host.entries]
 
+    def to_unpin(self, address: Address) -> list[TierEntry[Weights]]:
+        """The pinned ones that it means: where it has no version, of a repository's model only the newest."""
+        pinned = [entry for entry in self.in_host_memory(address) if entry.pinned]
+        versions = [entry for entry in pinned if entry.usage.key.name == address.name]
+        if address.version or not versions:
+            return pinned
+        newest = max(versions, key=lambda entry: _as_number(entry.usage.key.version))
+        return [entry for entry in pinned if entry is newest or entry not in versions]
+
     def pin(self, account: Account, entry: TierEntry[Weights]) -> None:
         if not entry.pinned:
             account.charge(self._host.name, entry.usage.key, entry.usage.size_bytes)
@@ -64,3 +73,7 @@ class Residents:
             raise NoRoom(f"{busy[0].usage.key} is in use or pinned, so it is not evicted")
         for tier, entry in entries:
             tier.evict(entry)
+
+
+def _as_number(version: str) -> int:
+    return int(version) if version.isdecimal() else -1

@@ -262,10 +262,13 @@ class ModelStore:
     # --- what an operator does ---------------------------------------------------------------------
 
     async def pin(self, account: Account, address: Address, pinned: bool) -> None:
-        """Loads a model and keeps it in host memory until it is unpinned; pins count against the account."""
+        """Loads a model and keeps it in host memory until it is unpinned; pins count against the account.
+
+        Without a version, the newest is pinned, and of the pinned ones the newest is unpinned.
+        """
         resident = self._residents.in_host_memory(address)
         if not pinned:
-            for entry in resident:
+            for entry in self._residents.to_unpin(address):
                 self._residents.unpin(account, entry)
         elif any(entry.usage.key.name == FILE_MODEL_NAME for entry in resident):
             for entry in resident:  # nobody could load a client's file by its name

@@ -271,6 +271,25 @@ def test_pins_count_against_the_operators_account_once_a_model(make_store, repos
     asyncio.run(session())
 
 
+def test_unpinning_without_a_version_unpins_the_newest_that_is_pinned(make_store, repository, pages):
+    for version in ("2", "9", "10"):
+        repository.add("a", pages(), version)
+
+    async def session():
+        async with make_store([repository.url]) as store:
+            operator = account()
+            for version in ("2", "9", ""):
+                await store.pin(operator, address("a", version), True)
+            repository.add("a", pages(), "11")
+            for left in (["2", "9"], ["2"], []):
+                await store.pin(operator, address("a", ""), False)
+                pinned = [a.version for a, entry in store.host.entries.items() if entry.pinned]
+                assert sorted(pinned) == left
+                assert operator.held_bytes == len(left) * PAGE
+
+    asyncio.run(session())
+
+
 def test_pinning_what_nobody_has_is_refused(make_store):
     async def session():
         async with make_store() as store:
