@@ -152,7 +152,7 @@ class ServedModel:
             raise ModelFailed(str(error)) from None
         mode = await self._modes.make(self.resilience)
         self._put_in_force(self.knobs, self.resilience, mode)
-        await self._check_threads(mode, self.knobs)
+        await self._check_workers(mode, self.knobs)
         await self._reshape(mode, self.knobs, insists=self._may_lack_workers)
         if not self.pool.can_serve:
             raise ModelFailed(f"no worker of model {self.name!r} fits now")
@@ -175,6 +175,8 @@ class ServedModel:
         if knobs.placement.nodes_per_unit > 1:
             self._check_unit(knobs.placement.nodes_per_unit, resilience)
         self._modes.check(resilience, share.least(knobs.instances))
+        if resilience == self.resilience and (too_large := self._mode.why_too_large(knobs.max_batch_size)):
+            raise ValueError(too_large)
 
     def start_with(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
         """In place of what it was made with, before it starts; where not all workers fit, some come later."""
@@ -211,7 +213,7 @@ class ServedModel:
             before, old = self.knobs, self._mode
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
-                await self._check_threads(new, knobs)
+                await self._check_workers(new, knobs)
                 asks_for_no_more = new is old and knobs.parallelism == self.knobs.parallelism
                 await self._reshape(new, knobs, insists or asks_for_no_more)
                 self._put_in_force(knobs, resilience, new)
@@ -232,8 +234,10 @@ class ServedModel:
         """With the instances of this front alone; in `knobs` they are those of all fronts together."""
         return replace(knobs, instances=self.surroundings.share.of(knobs.instances))
 
-    async def _check_threads(self, mode: ResilienceMode, knobs: Knobs) -> None:
-        """Raises ModelFailed where the system has no room for the threads of all workers."""
+    async def _check_workers(self, mode: ResilienceMode, knobs: Knobs) -> None:
+        """Raises ModelFailed where redundant models take smaller batches, or all threads find no room."""
+        if too_large := mode.why_too_large(knobs.max_batch_size):
+            raise ModelFailed(too_large)
         instances = self._own_part(knobs).instances
         redundant = len(mode.lanes) * mode.settings.redundant(instances)
         workers = mode.deployed_instances(instances) + redundant

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.surroundings import Surroundings
 from serving_adapter.server.workers.arena import Arena, Memory, Placed, read_outputs
 from serving_adapter.server.workers.handles import ModelFailed
@@ -26,8 +27,6 @@ from serving_adapter.server.workers.messages import BatchError, BatchReply, Mode
 from serving_adapter.server.workers.parallelism import Parallelism
 from serving_adapter.server.workers.pool import WorkerPool
 from serving_adapter.tensors import TensorSpec
-
-log = logging.getLogger(__name__)
 
 OWN_MODEL_INDEX, DEPLOYED_MODEL_INDEX = 0, 1  # among the models that a lane's workers hold
 MAX_ATTEMPTS = 2  # a batch that has ended this many workers is dropped
@@ -95,6 +94,7 @@ class Lane:
             host.surroundings.start_timeout_s,
             is_redundant=True,
         )
+        self.max_rows: int | None = None  # of a batch, once started; None: any
         self.executed = 0  # batches run so far
         self.lent = 0  # workers of the deployed model that run batches of this lane
         self._is_trusted = True
@@ -105,10 +105,12 @@ class Lane:
         self._intra_op_threads = 1
         self._drained = asyncio.Event()
         self._drained.set()
+        self._failures = FailureLog(self.reference, host.surroundings.now_ns)
 
     async def start(self) -> None:
-        """Builds the model; ModelFailed if it takes or gives other tensors than the deployed one's."""
+        """Builds the model; ModelFailed if its tensors are others than the deployed one's, or smaller."""
         description = await self.pool.start()
+        self.max_rows = description.max_rows
         for kind, given, specs in (
             ("inputs", description.inputs, self._host.inputs),
             ("outputs", description.outputs, self._host.outputs),
@@ -119,6 +121,13 @@ class Lane:
                 raise ModelFailed(
                     f"the {kind} of {self.reference} do not fit the deployed model's: {_listed(given)} "
                     f"instead of {_listed(deployed)}; give a model that was made for this one"
+                )
+        for spec in description.inputs:
+            if not _is_as_long(spec, self._host.inputs[spec.name]):
+                await self.pool.close()
+                raise ModelFailed(
+                    f"input {spec.name!r} of {self.reference} may be at most {spec.max_size} long, which is "
+                    "less than the deployed model takes; give a model that takes inputs as long"
                 )
 
     async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
@@ -169,7 +178,7 @@ class Lane:
         try:
             inputs = batch.write(worker.inputs)
         except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
-            log.warning("a redundant batch is dropped: it does not fit in shared memory (%r)", error)
+            self._failures.note(f"a redundant batch is dropped: it does not fit in shared memory ({error!r})")
             pool.idle.append(worker)
             return
         is_lent = pool is not self.pool
@@ -184,7 +193,7 @@ class Lane:
     def worker_answered(self, run: LaneRun, outputs: Memory, reply: BatchReply) -> None:
         self._left_worker(run)
         if isinstance(reply, BatchError):
-            log.warning("the redundant model %s failed: %s", self.reference, reply.error)
+            self._failures.note(f"a redundant batch failed: {reply.error}")
         else:
             self._is_trusted = True
             run.batch.lane_answered(read_outputs(reply.outputs, outputs))
@@ -247,6 +256,17 @@ def _fit(own: Sequence[TensorSpec], deployed: Sequence[TensorSpec]) -> bool:
         and (one.covers(other.shape) or other.covers(one.shape))
         for one, other in pairs
     )
+
+
+def _is_as_long(own: TensorSpec, deployed: TensorSpec) -> bool:
+    """Whether the dimensions that vary can be as large as the deployed model's are there."""
+    most = math.inf if deployed.max_size is None else deployed.max_size
+    longest = [
+        most if size == -1 else size
+        for varies, size in zip(own.shape, deployed.shape, strict=True)
+        if varies == -1
+    ]
+    return own.max_size is None or max(longest, default=0) <= own.max_size
 
 
 def _name(spec: TensorSpec) -> str:

@@ -71,6 +71,16 @@ class ResilienceMode:
         """Models of lanes that the deployed model's own workers hold too, and run while they are idle."""
         return []
 
+    def why_too_large(self, max_batch_size: int) -> str:
+        """Says in one sentence which lane's model does not take batches of so many rows; empty if all do."""
+        for lane in self.lanes:
+            if lane.max_rows is not None and max_batch_size > lane.max_rows:
+                return (
+                    f"max_batch_size={max_batch_size} is above the {lane.max_rows} rows that the redundant "
+                    f"model {lane.reference} takes, as its file says; lower it, or give one that takes more"
+                )
+        return ""
+
     async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         """Brings the redundant lanes' workers in line with the deployed ones."""
         redundant = self.settings.redundant(parallelism.instances)

@@ -11,18 +11,26 @@ from typing import Any
 import pytest
 
 from serving_adapter import messages
+from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.redundancy import lane as lanes
 from serving_adapter.server.redundancy.lane import BatchInputs, Lane, LaneRun, Slot
+from serving_adapter.server.redundancy.modes import ResilienceMode
+from serving_adapter.server.redundancy.redundant_models import RedundantModels
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.arena import Arena
-from serving_adapter.server.workers.handles import WorkerHandle
+from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.messages import (
+    BatchError,
     BatchOutputs,
     ComputeTimes,
+    ModelDescription,
     ModelReference,
     WorkerSignal,
 )
 from serving_adapter.server.workers.parallelism import Parallelism
+from serving_adapter.tensors import TensorSpec
 
 
 class RecordingHost:
@@ -30,7 +38,7 @@ class RecordingHost:
 
     def __init__(self) -> None:
         self.model, self.device, self.surroundings = ModelReference("sleep"), "cpu", THIS_MACHINE
-        self.inputs: dict[str, object] = {}
+        self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, object] = {}
         self.back: list[object] = []
 
@@ -128,6 +136,10 @@ class PlayedPool:
         self.runs.pop(0).worker_answered(None, BatchOutputs([], 0, ComputeTimes(0, 0, 0)))  # type: ignore[arg-type]
         self.idle.append(SimpleNamespace(inputs=None))
 
+    def failed(self, sentence: str) -> None:
+        self.runs.pop(0).worker_answered(None, BatchError(sentence))  # type: ignore[arg-type]
+        self.idle.append(SimpleNamespace(inputs=None))
+
     def died(self) -> None:
         self.runs.pop(0).worker_died()
         self.idle.append(SimpleNamespace(inputs=None))
@@ -204,5 +216,111 @@ def test_a_lane_has_not_ended_while_it_has_a_borrowed_worker() -> None:
         assert not lane.is_drained
         host.own.answered()
         assert lane.is_drained
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_fails_each_batch_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        lane, own = await lane_of(1, LendingHost(0))
+        for _ in range(3):
+            lane.put(WantedBatch())
+            own.failed("it takes at most 4 rows")
+
+    asyncio.run(scenario())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "model 'sleep': a redundant batch failed: it takes at most 4 rows"
+
+
+class DescribedPool:
+    """Builds a model of which this is told."""
+
+    def __init__(self, description: ModelDescription) -> None:
+        self.description, self.closed = description, False
+
+    async def start(self) -> ModelDescription:
+        return self.description
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def tokens(size: int, most: int | None = None) -> TensorSpec:
+    return TensorSpec("tokens", "INT64", (size,), max_size=most)
+
+
+@pytest.mark.parametrize(
+    ("own", "deployed", "fits"),
+    [
+        (tokens(-1, 256), tokens(-1, 512), False),
+        (tokens(-1, 256), tokens(-1), False),
+        (tokens(-1, 256), tokens(512), False),
+        (tokens(-1, 512), tokens(-1, 512), True),
+        (tokens(-1), tokens(-1, 512), True),
+        (tokens(-1, 512), tokens(128), True),
+    ],
+)
+def test_a_model_of_shorter_inputs_than_the_deployed_one_is_refused(
+    own: TensorSpec, deployed: TensorSpec, fits: bool
+) -> None:
+    async def scenario() -> None:
+        host = RecordingHost()
+        host.inputs = {"tokens": deployed}
+        lane = Lane(ModelReference("short"), host)  # type: ignore[arg-type]
+        pool = lane.pool = DescribedPool(ModelDescription((own,), (), False, max_rows=4))  # type: ignore[assignment]
+        if not fits:
+            with pytest.raises(ModelFailed, match="input 'tokens' of short may be at most 256 long"):
+                await lane.start()
+            assert pool.closed
+            return
+        await lane.start()
+        assert lane.max_rows == 4
+
+    asyncio.run(scenario())
+
+
+SMALL_BACKUP = ResilienceSettings("approximate-backup")
+
+
+@pytest.fixture
+def with_small_backup(monkeypatch: pytest.MonkeyPatch) -> ServedModel:
+    """A model whose backup takes 4 rows, as if it had started with other settings."""
+    none = ResilienceSettings()
+    model = ServedModel(
+        "sleep",
+        ModelReference("sleep"),
+        "cpu",
+        Knobs(max_batch_size=4),
+        Protection(),
+        none,
+        RedundantModels(),
+    )
+    mode = ResilienceMode(SMALL_BACKUP)
+    mode.lanes = [SimpleNamespace(max_rows=4, reference="small")]  # type: ignore[list-item]
+
+    async def make(settings: ResilienceSettings) -> ResilienceMode:
+        return mode
+
+    async def reshape(*wanted: object, **how: object) -> None: ...
+
+    monkeypatch.setattr(model._modes, "make", make)
+    monkeypatch.setattr(model._modes, "check", lambda *settings: None)
+    monkeypatch.setattr(model, "_reshape", reshape)
+    model.is_open = True
+    return model
+
+
+def test_batches_are_no_larger_than_a_redundant_model_takes(with_small_backup: ServedModel) -> None:
+    model, larger = with_small_backup, Knobs(max_batch_size=8)
+
+    async def scenario() -> None:
+        with pytest.raises(
+            ModelFailed, match="max_batch_size=8 is above the 4 rows that the redundant model"
+        ):
+            await model.apply(larger, SMALL_BACKUP)
+        assert model.resilience.mode == "none"
+        await model.apply(Knobs(max_batch_size=4), SMALL_BACKUP)
+        with pytest.raises(ValueError, match="max_batch_size=8 is above the 4 rows that the redundant model"):
+            model.check(larger, SMALL_BACKUP)
 
     asyncio.run(scenario())
