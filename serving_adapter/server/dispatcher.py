@@ -75,6 +75,8 @@ class Dispatcher:
             return None
         if next_batch(self._in_flight.queue, self._batching, self._now_ns()).take:
             return None
+        if not self._pool.next_holds(model):
+            return None
         return Slot(self._pool, self._pool.index_of(model))
 
     def stop(self) -> None:

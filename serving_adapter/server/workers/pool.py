@@ -62,6 +62,7 @@ class WorkerPool:
         self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
+        self._more_models: Sequence[ModelReference] = ()  # that the workers are to hold beside the first ones
         self._lock = asyncio.Lock()
         self._repair = Repair(self._try_to_repair)
         self._closing = False
@@ -108,6 +109,11 @@ class WorkerPool:
         """Which of the models of its workers this one is."""
         return self._zygotes.models.index(model)
 
+    def next_holds(self, model: ModelReference) -> bool:
+        """Whether the idle worker that is taken first holds this model."""
+        is_present = bool(self.idle) and self.idle[-1].zygote is self._zygotes.present
+        return is_present and model in self._zygotes.models
+
     async def reshape(
         self, parallelism: Parallelism, insists: bool = False, models: Sequence[ModelReference] = ()
     ) -> None:
@@ -119,7 +125,8 @@ class WorkerPool:
         does not work at once is tried again until it does.
         """
         async with self._lock:
-            before, self._parallelism = self._parallelism, parallelism
+            before = self._parallelism, self._more_models
+            self._parallelism, self._more_models = parallelism, models
             try:
                 if self._closing:
                     raise ModelFailed(CLOSED)
@@ -127,7 +134,7 @@ class WorkerPool:
                 await self._reshape()
             except BaseException as error:
                 if not insists:
-                    self._parallelism = before
+                    self._parallelism, self._more_models = before
                 if insists or self.workers:
                     self._start_repair()
                 if not insists or not isinstance(error, Exception):
@@ -361,7 +368,10 @@ class WorkerPool:
         before = len(self._serving()[0])
         try:
             async with self._lock:
-                await self._reshape()
+                try:
+                    await self._zygotes.hold_too(self._more_models, self.workers)
+                finally:  # The workers need not wait for models that cannot be built.
+                    await self._reshape()
         finally:
             came = len(self._serving()[0]) - before
             if self._lacks_node and came > 0:

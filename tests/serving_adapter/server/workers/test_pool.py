@@ -128,6 +128,17 @@ def test_workers_hold_a_further_model_from_a_change_on(serving):
     serving.runner.run(eventually(lambda: not zygote.is_running()))
 
 
+def test_a_further_model_that_must_be_held_is_held_once_it_can_be(serving):
+    pool, launches, model, before = serving.pool, serving.launches, ModelReference("sleep"), serving.pids()
+    launches.failing = {launches.count + 1, launches.count + 2}
+    serving.runner.run(pool.reshape(Parallelism(), insists=True, models=[model]))
+    assert serving.pids() == before
+    assert not pool.next_holds(model)
+    serving.runner.run(eventually(lambda: pool.next_holds(model) and len(serving.pids()) == 1))
+    assert pool.index_of(model) > 0
+    assert serving.pids() != before
+
+
 def test_the_reason_why_a_worker_does_not_come_up_is_told(serving):
     before = serving.pids()
     with pytest.raises(ModelFailed, match="MemoryError: no room for so many threads"):
