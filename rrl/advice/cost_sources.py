@@ -161,7 +161,8 @@ def _mean_cost(observed: Sequence[Transition]) -> float:
 class _World(NamedTuple):
     replay: Replay  # It holds service times.
     windows: Windows
-    rate_per_s: float
+    rate_per_s: float  # of items
+    items_per_request: float
     sharing: bool  # of processors, by batches in service
 
     def latencies(self, numbers: np.ndarray) -> Latencies:
@@ -207,7 +208,8 @@ def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) 
         replay.variation = belief.replay.variation
         replay.refresh(times_s * speed_up)
         windows = belief.windows.faster(factor)
-        worlds.append(_World(replay, windows, factor * forecast.rate_per_s, belief.sharing))
+        rate_per_s = factor * forecast.rate_per_s
+        worlds.append(_World(replay, windows, rate_per_s, forecast.items_per_request, belief.sharing))
     return worlds
 
 
@@ -236,7 +238,7 @@ def _costs(world: _World, numbers: np.ndarray, task: Task, ratio: np.ndarray) ->
     latencies = world.latencies(numbers)
     threads = task.space.threads[numbers][:, None]
     mean_ms, p95_ms = ratio * latencies.mean_ms, ratio * latencies.p95_ms
-    answered_per_s = latencies.answered_per_s
+    answered_per_s = latencies.answered_per_s / world.items_per_request
     costs = task.objective.costs(
         PredictedIntervals(mean_ms, p95_ms, threads, answered_per_s=answered_per_s)
     ).mean(axis=1)

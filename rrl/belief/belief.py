@@ -271,10 +271,10 @@ class Belief(Knowledge):
         threads = self.space.threads[numbers][:, None]
         fail = self.failures.of(numbers)[:, None]
         felt = self._load.with_error(latencies, ratio)
+        answered_per_s = felt.answered_per_s / self.forecast.items_per_request
+        log_p95_sd = self._log_p95_sd(latencies)
         return self._objective.costs(
-            PredictedIntervals(
-                felt.mean_ms, felt.p95_ms, threads, fail, felt.answered_per_s, self._log_p95_sd(latencies)
-            )
+            PredictedIntervals(felt.mean_ms, felt.p95_ms, threads, fail, answered_per_s, log_p95_sd)
         )
 
     def _log_p95_sd(self, latencies: Latencies) -> np.ndarray:
@@ -285,7 +285,8 @@ class Belief(Knowledge):
         if self._objective.slo_p95_ms is None:
             return np.zeros(())
         log_sd = log_sd_of(latencies.mean_ms, latencies.p95_ms)
-        return np.asarray(QUANTILE_SD * log_sd / np.sqrt(np.maximum(latencies.completions, 1.0)))
+        requests = latencies.completions / self.forecast.items_per_request
+        return np.asarray(QUANTILE_SD * log_sd / np.sqrt(np.maximum(requests, 1.0)))
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""

@@ -46,8 +46,8 @@ class Latencies(NamedTuple):
 
     mean_ms: np.ndarray  # (K, windows)
     p95_ms: np.ndarray  # (K, windows)
-    completions: np.ndarray  # (K, windows)
-    answered_per_s: np.ndarray  # (K, windows): no more than is borne, however long the rest waits
+    completions: np.ndarray  # (K, windows) items
+    answered_per_s: np.ndarray  # (K, windows) items: no more than is borne, however long the rest waits
 
 
 class Replay:

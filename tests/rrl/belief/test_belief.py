@@ -11,9 +11,9 @@ import pytest
 
 from envs.simulated import SimulatedServing
 from rrl.arrival_summary import dispersion_of_times, summarised
-from rrl.belief.belief import Belief, while_kept
-from rrl.measurement import NOT_TOLD, ArrivalSummary, Measurement
-from rrl.objective import Capacity, MeanLatency, Objective, StrictSLO
+from rrl.belief.belief import QUANTILE_SD, Belief, while_kept
+from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
+from rrl.objective import Capacity, Goodput, MeanLatency, Objective, StrictSLO, Throughput, log_sd_of
 from rrl.queueing.machine import Machine
 from rrl.queueing.windows import as_windows
 from rrl.space import ConfigurationSpace
@@ -347,6 +347,58 @@ def test_a_cost_is_of_the_objective_and_of_the_arrivals(objective: Objective) ->
     found = np.exp(belief.log_costs(np.array([TWO]), run.measurements[-1])[0][0])
     expected = latencies.mean_ms if isinstance(objective, MeanLatency) else latencies.p95_ms
     assert found == pytest.approx(expected[0, 0], rel=0.1)
+
+
+class OfItems(NamedTuple):
+    """What was learned of 200 requests in 10 s, each of 4 items that one batch holds."""
+
+    belief: Belief
+    measurement: Measurement
+    answered_per_s: float = 20.0
+
+
+def of_items(objective: Objective) -> OfItems:
+    """A batch of 4 takes 16 ms."""
+    offsets_s = np.arange(200) / 20.0 + 0.01
+    measurement = Measurement(
+        10.0,
+        200,
+        200,
+        0,
+        LatencySummary(mean_ms=16.0, p95_ms=17.0),
+        telemetry=(ServiceTimes(1, 4, 200, 200 * 0.016),),
+        arrival_summary=summarised(offsets_s, np.full(200, 4)),
+    )
+    belief = Belief(SPACE, objective, cores=2)
+    for _ in range(4):
+        belief.learn(BATCHES, measurement)
+    return OfItems(belief, measurement)
+
+
+@pytest.mark.parametrize("objective", [Goodput(200.0), Throughput()])
+def test_a_rate_is_of_requests_however_many_items_each_holds(objective: Objective) -> None:
+    belief, measurement, answered_per_s = of_items(objective)
+    expected = math.exp(belief.log_costs(np.array([BATCHES]), measurement)[0][0])
+    assert expected == pytest.approx(1e3 / answered_per_s, rel=0.1)
+    assert expected == pytest.approx(objective.cost(measurement, {}), rel=0.1)
+
+
+def test_the_rate_that_is_borne_is_of_requests_too() -> None:
+    """With a limit that is never reached, all that the service times admit is borne."""
+    belief, measurement, _ = of_items(Capacity(1e6))
+    numbers = np.array([BATCHES])
+    expected = math.exp(belief.log_costs(numbers, measurement)[0][0])
+    slowed_per_s = belief.capacities_per_s(numbers)[0]
+    assert 1e3 / expected == pytest.approx(slowed_per_s, rel=0.1)
+
+
+def test_a_p95_is_as_sure_as_its_requests_are_many() -> None:
+    belief, measurement, _ = of_items(StrictSLO(50.0))
+    windows = as_windows(belief._possible(measurement))
+    latencies = belief.replay.replayed(np.array([BATCHES]), np.ones(1), windows)
+    log_sd = log_sd_of(latencies.mean_ms, latencies.p95_ms)
+    expected = QUANTILE_SD * log_sd / math.sqrt(measurement.arrivals)
+    np.testing.assert_allclose(belief._log_p95_sd(latencies), expected, rtol=0.05)
 
 
 def test_the_seed_fixes_what_is_believed() -> None:
