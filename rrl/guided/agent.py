@@ -51,7 +51,8 @@ class Guided(Agent):
         self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._compared: Contenders | None = None
-        self._thumb = first_choice.rule_of_thumb(task.space, task.cores)  # None: tried, or there is none
+        # None: tried, or there is none
+        self._thumb = first_choice.rule_of_thumb(task.space, task.cores, task.found)
         self._next = first_choice.central(self.belief, task.space)
 
     def act(self, observation: np.ndarray) -> np.ndarray:

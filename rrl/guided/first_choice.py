@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rrl.belief.belief import Belief
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace
 
 # The first choice is made for a load of this share of the largest capacity of any configuration.
 FIRST_SHARE = 0.7
@@ -39,9 +39,12 @@ def central(belief: Belief, space: ConfigurationSpace, kept_off: frozenset[int] 
     return int(good[np.argmin(np.linalg.norm(from_centre, axis=1))])
 
 
-def rule_of_thumb(space: ConfigurationSpace, cores: int | None) -> int | None:
-    """The configuration nearest to the rule; None where nobody knows the cores, or instances are fixed."""
+def rule_of_thumb(space: ConfigurationSpace, cores: int | None, found: Configuration) -> int | None:
+    """The configuration nearest to the rule; None where nobody knows the cores, or instances are fixed.
+
+    A knob that the rule does not name keeps the value found, or has the lowest where that is not known.
+    """
     if cores is None or "instances" not in space.names:
         return None
-    rule = {"instances": cores, **RULE_OF_THUMB}
-    return space.nearest({knob.name: rule.get(knob.name, knob.values[0]) for knob in space.knobs})
+    wanted = {**found, "instances": cores, **RULE_OF_THUMB}
+    return space.nearest({knob.name: wanted.get(knob.name, knob.values[0]) for knob in space.knobs})

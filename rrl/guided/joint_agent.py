@@ -18,6 +18,7 @@ from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.agent import NONE_YET, Guided
 from rrl.guided.joint_search import JointSearch
 from rrl.guided.settings import GUIDED, GuidedSettings
+from rrl.joint import by_model
 from rrl.seeding import Seed
 
 
@@ -37,7 +38,7 @@ class JointGuided(Guided):
         self._kept_off: frozenset[int] = frozenset()
         self._refusals: Counter[int] = Counter()
         self._compared: Contenders | None = None
-        self._thumb = self._rule_of_thumb(task.cores)
+        self._thumb = self._rule_of_thumb(task)
         self._next = self._first()
 
     def refused(self, number: int) -> None:
@@ -57,11 +58,14 @@ class JointGuided(Guided):
         least = [int(space.threads.argmin()) for space in joint.members.values()]
         return int(joint.joined(np.array([least]))[0])
 
-    def _rule_of_thumb(self, cores: int | None) -> int | None:
+    def _rule_of_thumb(self, task: Task) -> int | None:
         """The cores shared out evenly, an instance of one thread each."""
-        joint = self.belief.joint
-        each = None if cores is None else max(1, cores // len(joint.models))
-        parts = [first_choice.rule_of_thumb(space, each) for space in joint.members.values()]
+        joint, found = self.belief.joint, by_model(task.found)
+        each = None if task.cores is None else max(1, task.cores // len(joint.models))
+        parts = [
+            first_choice.rule_of_thumb(space, each, found.get(model, {}))
+            for model, space in joint.members.items()
+        ]
         if None in parts:
             return None
         return int(joint.joined(np.array([parts], dtype=int))[0])

@@ -75,6 +75,18 @@ def test_where_the_cores_are_known_the_rule_of_thumb_is_tried_first_unless_it_ha
     assert within == 0 or SPACE.configuration(SPACE.number_of_action(agent.act(before))) == rule
 
 
+@pytest.mark.parametrize(("found", "kept"), [({"max_ongoing_requests": 64}, 64), ({}, 5)])
+def test_the_rule_of_thumb_keeps_what_was_found_of_a_knob_that_it_does_not_name(
+    found: dict[str, int], kept: int
+) -> None:
+    space = ConfigurationSpace.of(
+        instances=[1, 2, 4], max_batch_size=[1, 8], max_ongoing_requests=[5, 16, 64]
+    )
+    agent = Guided(Task(space, cores=4, found=found))
+    rule = {"instances": 4, "max_batch_size": 8, "max_ongoing_requests": kept}
+    assert agent._thumb == space.number(rule)
+
+
 def test_what_is_refused_twice_is_not_proposed_again_nor_more_of_it() -> None:
     agent = Guided(Task(SPACE))
     refused = SPACE.number({"instances": 3, "intra_op_threads": 2})

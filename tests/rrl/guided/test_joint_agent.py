@@ -139,6 +139,15 @@ def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> N
     assert agent.recommended() is not None  # the other is known, and compared
 
 
+def test_the_rule_of_thumb_keeps_what_was_found_of_a_knob_that_it_does_not_name() -> None:
+    member = ConfigurationSpace.of(instances=[1, 2], max_ongoing_requests=[5, 16])
+    space = JointSpace({"heavy": member, "light": member}).space
+    found = of_models({name: {"instances": 1, "max_ongoing_requests": 16} for name in ("heavy", "light")})
+    agent = make_agent("guided", Task(space, cores=CORES, found=found), 0)
+    assert isinstance(agent, JointGuided)
+    assert agent._thumb == space.number(found | {"heavy.instances": 2, "light.instances": 2})
+
+
 def test_what_the_guard_refuses_and_what_the_target_refuses_is_left() -> None:
     env = environment()
     agent = make_agent("guided", task(env), 0)

@@ -148,7 +148,7 @@ def _latencies_ms(tuned: TunedMachine, utilisation: float, decisions: int) -> li
     """(decisions,) mean latencies of the tuned run and of the rule's."""
     scenario, space, largest_batch = tuned
     fast = replace(scenario, machine=at_utilisation(scenario.machine, utilisation, largest_batch))
-    start = rule_of_thumb(space, scenario.cores)
+    start = rule_of_thumb(space, scenario.cores, {})
     assert start is not None  # the family's cores are known
     seed = int.from_bytes(scenario.name.encode(), "little") % 2**32
     found = []
