@@ -48,7 +48,7 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import Agent, Task, Transition, number_in_force
+from rrl.agent import Agent, Proposable, Task, Transition, number_in_force
 from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
@@ -144,6 +144,7 @@ class CAPES(Agent):
         seed = whole_seed(seed)
         self.space = task.space
         self.settings = settings
+        self._proposable = Proposable(task)
         self.moves = _moves(self.space, settings.step_sizes)
         self.memory: list[Experience] = []
         self._scaling = Scaling(task)
@@ -195,6 +196,9 @@ class CAPES(Agent):
         for _ in range(self.settings.training_steps if self.memory and is_due else 0):
             self._train()
 
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+
     def finish_training(self) -> None:
         """Waits for as many steps as a decision has without the thread, as when a journal is replayed."""
         if self._training is not None:
@@ -230,11 +234,13 @@ class CAPES(Agent):
         return np.concatenate([self._scaling.inputs(one) for one in padding + seen])
 
     def _moved(self, indices: np.ndarray, move: int) -> np.ndarray:
-        """(knobs,) int64: where a move leads; nowhere if it would leave the grid."""
+        """(knobs,) int64: where a move leads; nowhere if it would leave the grid, or what may be proposed."""
         knob, steps = self.moves[move]
         there = indices.copy()
         there[knob] += steps
-        return there if 0 <= there[knob] < self.space.shape[knob] else indices
+        inside = 0 <= there[knob] < self.space.shape[knob]
+        may_be = inside and self._proposable.mask[self.space.number_of_action(there)]
+        return there if may_be else indices
 
     def _move_made(self, transition: Transition, chosen: int) -> int | None:
         """The move that led to the action in force; None if the guard chose one that no move leads to.

@@ -34,8 +34,8 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import Agent, Task, Transition
-from rrl.region.policy import drawn_index
+from rrl.agent import Agent, Proposable, Task, Transition
+from rrl.region.policy import drawn_indices
 from rrl.seeding import Seed, whole_seed
 
 
@@ -87,6 +87,7 @@ class DeepRM(Agent):
         seed = whole_seed(seed)
         self.space = task.space
         self.settings = settings
+        self._proposable = Proposable(task)
         self._softmaxes = (
             (len(self.space),) if settings.outputs == "configurations" else self.space.shape
         )  # outputs of each
@@ -101,8 +102,9 @@ class DeepRM(Agent):
         self._draws = self._rng.random(len(self._softmaxes))
 
     def act(self, observation: np.ndarray) -> np.ndarray:
-        """Draws a configuration from the policy."""
-        return self._action(list(map(drawn_index, self.policy(observation), self._draws)))
+        """Draws a configuration from the policy, of those that may be proposed."""
+        may_be = self._proposable.mask.reshape(self._softmaxes)
+        return self._action(drawn_indices(self.policy(observation), self._draws, may_be))
 
     def update(self, transition: Transition) -> None:
         """Learns from one interval, unless it has a gap or no cost."""
@@ -117,6 +119,9 @@ class DeepRM(Agent):
         if len(self._batch) == self.settings.episodes:
             self._train(self._batch)
             self._batch = []
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
 
     def policy(self, observation: np.ndarray) -> list[np.ndarray]:
         """π_θ(s, ·): for each softmax, (outputs,) float."""

@@ -40,7 +40,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
-from rrl.agent import Agent, Task, Transition, number_in_force
+from rrl.agent import Agent, Proposable, Task, Transition, number_in_force
 from rrl.knobs import THREAD_KNOBS
 from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
@@ -96,14 +96,16 @@ class GaussianProcessBandit(Agent):
     """Minimises the lower confidence bound of the cost at the present load.
 
     An interval without a cost, or with a gap, is repeated. An interval under a configuration that the guard
-    chose is a sample like any other.
+    chose is a sample like any other. What the target refused twice is not proposed again. What the guard
+    refuses is not proposed while it does.
     """
 
     def __init__(self, task: Task, seed: Seed = 0, settings: GaussianProcessSettings | None = None) -> None:
         self.space = task.space
         self.settings = settings or GaussianProcessSettings()
         self._features = _features(task.space)
-        self._excluded = list(task.excluded)
+        self._proposable = Proposable(task)
+        self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._design = self._space_filling(np.random.default_rng(whole_seed(seed)))
         self._samples: list[Sample] = []
         self._loads: deque[float] = deque(maxlen=self.settings.load_window)  # ln(rate), the newest last
@@ -132,7 +134,23 @@ class GaussianProcessBandit(Agent):
             math.log(max(transition.cost, LOWEST_COST)),
         )
         self._add(sample)
-        self._next = self._design.pop() if self._design else self._lowest_confidence_bound()
+        barred = self._barred
+        while self._design and barred[self._design[-1]]:
+            self._design.pop()
+        self._next = self._design.pop() if self._design else self._lowest_confidence_bound(barred)
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+
+    def keep_off(self, numbers: frozenset[int]) -> None:
+        self._kept_off = numbers
+
+    @property
+    def _barred(self) -> np.ndarray:
+        """(size,) bool: it is not proposed."""
+        barred = ~self._proposable.mask
+        barred[list(self._kept_off)] = True
+        return barred
 
     def _add(self, sample: Sample) -> None:
         self._seen += 1
@@ -143,7 +161,7 @@ class GaussianProcessBandit(Agent):
             most = int(np.bincount(numbers).argmax())
             del self._samples[numbers.index(most)]
 
-    def _lowest_confidence_bound(self) -> int:
+    def _lowest_confidence_bound(self, barred: np.ndarray) -> int:
         """argmin_c m(x) - κ_n s(x) at the present load. It notes argmin_c m(x), which is recommended."""
         x, y = self._inputs(), self._targets()
         if self._seen >= self._next_fit:
@@ -154,7 +172,7 @@ class GaussianProcessBandit(Agent):
         ).fit(x, y)
         load = np.full((len(self.space), 1), np.mean(self._loads))
         mean, deviation = process.predict(np.hstack([load, self._features]), return_std=True)
-        mean[self._excluded] = np.inf
+        mean[barred] = np.inf
         self._expected_best = int(np.argmin(mean))
         return int(np.argmin(mean - self._kappa() * deviation))
 
@@ -215,7 +233,7 @@ class GaussianProcessBandit(Agent):
         knobs = self._features[:, : len(self.space.knobs)]
         points = qmc.Halton(knobs.shape[1], rng=rng).random(self.settings.design - 1)
         distances = ((knobs - points[:, None, :]) ** 2).sum(axis=-1)
-        distances[:, self._excluded] = np.inf
+        distances[:, self._barred] = np.inf
         return [int(number) for number in distances.argmin(axis=1)]
 
 

@@ -32,6 +32,7 @@ class Oracle(Agent):
     def __init__(self, task: Task) -> None:
         self.space = task.space
         self._hindsight = _hindsight(task, "the oracle")
+        self._excluded = list(task.excluded)
         self._best: dict[float, int] = {}  # by rate
         self._decision = 0
 
@@ -39,7 +40,7 @@ class Oracle(Agent):
         rates_per_s = self._hindsight.rates_per_s
         rate_per_s = float(rates_per_s[min(self._decision, len(rates_per_s) - 1)])
         if rate_per_s not in self._best:
-            self._best[rate_per_s] = _cheapest(self._hindsight.expected_costs(rate_per_s))
+            self._best[rate_per_s] = _cheapest(self._hindsight.expected_costs(rate_per_s), self._excluded)
         return self.space.action(self._best[rate_per_s])
 
     def update(self, transition: Transition) -> None:
@@ -54,7 +55,7 @@ class BestFixed(Agent):
         hindsight = _hindsight(task, "the best fixed configuration")
         rates_per_s, intervals = np.unique(hindsight.rates_per_s, return_counts=True)
         costs = [hindsight.expected_costs(float(rate)) for rate in rates_per_s]
-        self._number = _cheapest(intervals @ np.stack(costs))
+        self._number = _cheapest(intervals @ np.stack(costs), list(task.excluded))
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         return self.space.action(self._number)
@@ -63,9 +64,11 @@ class BestFixed(Agent):
         pass
 
 
-def _cheapest(costs: np.ndarray) -> int:
-    """The number with the lowest cost; one without a cost (NaN) is never it, unless all are."""
-    return int(np.argmin(np.nan_to_num(costs, nan=math.inf)))
+def _cheapest(costs: np.ndarray, excluded: list[int]) -> int:
+    """The number with the lowest cost; one without a cost (NaN) or excluded is never it, unless all are."""
+    known = np.nan_to_num(costs, nan=math.inf)
+    known[excluded] = math.inf
+    return int(np.argmin(known))
 
 
 def _hindsight(task: Task, who: str) -> Hindsight:

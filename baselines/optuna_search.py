@@ -20,7 +20,8 @@ Optuna knows trials of one fixed function and no load. An engineer adds this to 
   none is within the factor, a new one opens. Its first trials are the best configurations of the study
   before.
 - An interval whose own rate is that far off is no trial.
-- A configuration that must not be proposed fails unmeasured, and the sampler is asked again.
+- A configuration that must not be proposed, or was refused twice, fails unmeasured. The sampler is asked
+  again.
 
 The settings are ours unless a source is named. Of 5, 8, 10, 12, 15, 20 and 30 trials, this `patience` kept
 the best configurations, with TPE on the random machines of `scripts/bench triton-simulated`. The default
@@ -43,8 +44,9 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
-from rrl.agent import Agent, Task, Transition
+from rrl.agent import Agent, Proposable, Task, Transition
 from rrl.seeding import Seed, whole_seed
+from rrl.space import ConfigurationSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -81,7 +83,7 @@ class OptunaSearch(Agent):
     ) -> None:
         if sampler not in ("tpe", "gp"):
             raise ValueError(f"unknown sampler {sampler!r}; known: tpe, gp")
-        self.space, self._task = task.space, task
+        self.space, self._proposable = task.space, Proposable(task)
         self.settings = settings or OptunaSettings()
         self._sampler = sampler
         self._seeds = np.random.default_rng(whole_seed(seed))
@@ -104,6 +106,10 @@ class OptunaSearch(Agent):
         self._follow_load(rate_per_s)
         if self._known(rate_per_s, self._present):
             self._present.tell(self.space.number_of_action(transition.action), transition.cost)
+        self._next = self._present.proposal()
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
         self._next = self._present.proposal()
 
     def _follow_load(self, measured_rate_per_s: float) -> None:
@@ -134,7 +140,7 @@ class OptunaSearch(Agent):
             if self._sampler == "tpe"
             else optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
         )
-        return _Study(self._task, sampler, self.settings.patience, rate_per_s, seed)
+        return _Study(self.space, self._proposable, sampler, self.settings.patience, rate_per_s, seed)
 
 
 class _Study:
@@ -142,15 +148,15 @@ class _Study:
 
     def __init__(
         self,
-        task: Task,
+        space: ConfigurationSpace,
+        proposable: Proposable,
         sampler: optuna.samplers.BaseSampler,
         patience: int,
         rate_per_s: float,
         seed: int,
     ) -> None:
         self.rate_per_s = rate_per_s
-        self._space = space = task.space
-        self._allowed = frozenset(task.allowed.tolist())
+        self._space, self._proposable = space, proposable
         self._rng = np.random.default_rng(seed)
         self._patience = patience
         self._study = optuna.create_study(sampler=sampler)
@@ -165,8 +171,8 @@ class _Study:
 
     @property
     def ranking(self) -> list[int]:
-        """The configurations measured, by their mean cost, the lowest first."""
-        measured = np.flatnonzero(self._counts)
+        """The configurations measured that may be proposed, by their mean cost, the lowest first."""
+        measured = np.flatnonzero((self._counts > 0) & self._proposable.mask)
         return measured[np.argsort(self._totals[measured] / self._counts[measured], kind="stable")].tolist()
 
     @property
@@ -179,8 +185,11 @@ class _Study:
 
     def proposal(self) -> int:
         """The configuration to measure next."""
-        if not self.searching:
-            return self.ranking[0]
+        if not self.searching and (ranking := self.ranking):
+            return ranking[0]
+        if self._asked is not None and not self._may_be(self._asked):
+            self._study.tell(self._asked, state=TrialState.FAIL)
+            self._asked = None
         if self._asked is None:
             self._asked = self._asked_for()
         return self._number(self._asked)
@@ -192,10 +201,10 @@ class _Study:
         """
         for _ in range(MOST_ASKED):
             trial = self._study.ask(self._distributions)
-            if self._number(trial) in self._allowed:
+            if self._may_be(trial):
                 return trial
             self._study.tell(trial, state=TrialState.FAIL)
-        self.enqueue(int(self._rng.choice(sorted(self._allowed))))
+        self.enqueue(int(self._rng.choice(np.flatnonzero(self._proposable.mask))))
         return self._study.ask(self._distributions)
 
     def tell(self, number: int, cost: float) -> None:
@@ -219,6 +228,10 @@ class _Study:
 
     def _parameters(self, number: int) -> dict[str, int]:
         return dict(zip(self._space.names, self._space.action(number).tolist(), strict=True))
+
+    def _may_be(self, trial: optuna.Trial) -> bool:
+        """True if it may be proposed."""
+        return bool(self._proposable.mask[self._number(trial)])
 
     def _number(self, trial: optuna.Trial) -> int:
         return self._space.number_of_action(np.asarray([trial.params[name] for name in self._space.names]))

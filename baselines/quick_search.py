@@ -13,7 +13,8 @@ How it climbs, and the constants, are those of version 1.58.0 on PyPI:
 - The *step* of a knob to the next home is the mean gain over the home for each index moved (s_k below).
   `step_thresholds` make it an integer: above the first it is 1, above the second 2, above the third 3.
 - The search ends where there is no step, or where it leads to a home for the third time.
-- Ours: what must not be proposed is nobody's neighbour, and a step to it ends the search.
+- Ours: what must not be proposed is nobody's neighbour, and a step to it ends the search. The same holds for
+  what the target refused twice, and for what the guard refuses before it was measured.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rrl.agent import Agent, Task, Transition, number_in_force
+from rrl.agent import Agent, Proposable, Task, Transition, number_in_force
 
 SEARCHED = ("max_batch_size", "instances")
 
@@ -83,7 +84,8 @@ class QuickSearch(Agent):
                 f"quick search searches {' and '.join(SEARCHED)}, neither of which is among "
                 f"{', '.join(self.space.names)}; add one (instances=1:4) or choose another agent"
             )
-        self._excluded = task.excluded
+        self._proposable = Proposable(task)
+        self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._highest = np.asarray(self.space.shape)[self._axes] - 1
         self._found: np.ndarray | None = None  # (knobs,) the configuration found, as an action
         self._found_cost = math.nan
@@ -117,8 +119,23 @@ class QuickSearch(Agent):
         coordinate = tuple(transition.action[self._axes].tolist())
         if np.array_equal(self._action(coordinate), transition.action):
             self._costs.setdefault(coordinate, transition.cost)
-        while self._next is not None and self._next in self._costs:
-            self._next = self._unmeasured_neighbour() if self._needs_neighbours() else self._next_home()
+        self._go_on()
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+        if self._found is not None:
+            self._go_on()
+
+    def keep_off(self, numbers: frozenset[int]) -> None:
+        self._kept_off = numbers
+
+    def _go_on(self) -> None:
+        """Finds the next to measure, unless it is there. A home that may not be measured ends the search."""
+        while self._next is not None and (self._next in self._costs or not self._may_be(self._next)):
+            if self._home not in self._costs:
+                self._next = None
+            else:
+                self._next = self._unmeasured_neighbour() if self._needs_neighbours() else self._next_home()
 
     def _needs_neighbours(self) -> bool:
         neighbours = self._neighbours()
@@ -174,13 +191,24 @@ class QuickSearch(Agent):
         return [tuple(row) for row in there[inside].tolist() if self._may_be(tuple(row))]
 
     def _may_be(self, coordinate: Coordinate) -> bool:
-        """False for what must not be proposed."""
-        return self.space.number_of_action(self._action(coordinate)) not in self._excluded
+        """False for what must not be proposed; of what was measured the guard's refusal counts no more."""
+        number = self._number(coordinate)
+        kept_off = number in self._kept_off and coordinate not in self._costs
+        return bool(self._proposable.mask[number]) and not kept_off
 
     def _best(self) -> np.ndarray:
+        """Of what was measured and may be proposed; the configuration found where there is nothing else."""
         assert self._found is not None
-        best = min(self._costs, key=lambda coordinate: self._costs[coordinate])
-        return self._found.copy() if self._found_cost < self._costs[best] else self._action(best)
+        mask, kept_off = self._proposable.mask, self._kept_off
+        numbers = {each: self._number(each) for each in self._costs}
+        free = [each for each, number in numbers.items() if mask[number] and number not in kept_off]
+        best = min(free, key=lambda coordinate: self._costs[coordinate], default=None)
+        if best is None or self._found_cost < self._costs[best]:
+            return self._found.copy()
+        return self._action(best)
+
+    def _number(self, coordinate: Coordinate) -> int:
+        return self.space.number_of_action(self._action(coordinate))
 
     def _action(self, coordinate: Coordinate) -> np.ndarray:
         """The configuration found, with the searched knobs at this coordinate."""

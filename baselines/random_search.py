@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rrl.agent import Agent, Task, Transition
+from rrl.agent import Agent, Proposable, Task, Transition
 from rrl.seeding import Seed, whole_seed
 
 
@@ -13,7 +13,7 @@ class RandomSearch(Agent):
 
     def __init__(self, task: Task, seed: Seed = 0) -> None:
         self.space = task.space
-        self._numbers = task.allowed
+        self._proposable = Proposable(task)
         self._rng = np.random.default_rng(whole_seed(seed))
         self._next = self._drawn()
 
@@ -23,5 +23,9 @@ class RandomSearch(Agent):
     def update(self, transition: Transition) -> None:
         self._next = self._drawn()
 
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+
     def _drawn(self) -> int:
-        return int(self._numbers[self._rng.integers(len(self._numbers))])
+        numbers = np.flatnonzero(self._proposable.mask)
+        return int(numbers[self._rng.integers(len(numbers))])

@@ -22,12 +22,12 @@ start-up (`rrl.queueing.start_up`). The 95th percentile then moves by as much as
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from rrl.agent import Agent, Task, Transition, arrival_rate_per_s
+from rrl.agent import Agent, Proposable, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.objective import PredictedIntervals
 from rrl.queueing.interference import Prediction, Queue, capacity_per_s, predict
@@ -62,11 +62,12 @@ class SERF(Agent):
         self.objective = task.objective
         self.settings = settings or SERFSettings()
         # (K,) the configurations to choose from
-        self.numbers = candidates(task.space, task.machine, task.cores, task.nodes)
+        self.numbers = candidates(task.space, task.machine, task.cores, task.nodes, task.excluded)
         self.instances = instances(task.space)[self.numbers]
         self.unit_loads = unit_loads(task.space, task.nodes)[self.numbers]
         self.service_time_s = profile(task.machine, task.space, self.numbers)
         self.rested_time_s = profile_rested(task.machine, task.space, self.numbers)
+        self._proposable = Proposable(task)
         self._best: dict[int, int] = {}  # level -> index into `numbers`
         self._last_rate_per_s = 0.0
 
@@ -77,6 +78,10 @@ class SERF(Agent):
     def update(self, transition: Transition) -> None:
         """Remembers the load, for the case that the next interval has none. Nothing else is learned."""
         self._last_rate_per_s = arrival_rate_per_s(transition.next_observation) or self._last_rate_per_s
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+        self._best.clear()
 
     def best(self, arrival_rate_per_s: float) -> int:
         """The number of the configuration predicted best at this rate's load level."""
@@ -117,9 +122,10 @@ class SERF(Agent):
         return ReferenceTable(objective, of.unit, model, entries, slo_p95_ms=of.slo_p95_ms)
 
     def _best_index(self, prediction: Prediction, rate_per_s: float) -> int:
-        if np.all(prediction.utilisation >= 1):
-            return int(np.argmin(prediction.utilisation))
-        return int(np.argmin(self._costs(prediction, rate_per_s)))
+        may_be = self._proposable.mask[self.numbers]
+        overloaded = np.all(prediction.utilisation[may_be] >= 1)
+        costs = prediction.utilisation if overloaded else self._costs(prediction, rate_per_s)
+        return int(np.argmin(np.where(may_be, costs, np.inf)))
 
     def _costs(self, prediction: Prediction, rate_per_s: float) -> np.ndarray:
         """(K,) the objective's costs of the predicted latencies; infinity where unstable."""
@@ -132,13 +138,17 @@ class SERF(Agent):
 
 
 def candidates(
-    space: ConfigurationSpace, machine: Machine, cores: int | None = None, nodes: int | None = None
+    space: ConfigurationSpace,
+    machine: Machine,
+    cores: int | None = None,
+    nodes: int | None = None,
+    excluded: Collection[int] = (),
 ) -> np.ndarray:
     """(K,) numbers of the configurations without batching whose service times were profiled.
 
     Where the cores F are known, intra-op threads are at most F/c (section IV-C), if any configuration
-    keeps to that. A unit has no more nodes than the cluster, where that is known. ValueError with one
-    sentence if there is none.
+    keeps to that. A unit has no more nodes than the cluster, where that is known. What is excluded is left
+    out. ValueError with one sentence if there is none.
     """
     allowed = np.ones(len(space), dtype=bool)
     for k, knob in enumerate(space.knobs):
@@ -160,6 +170,12 @@ def candidates(
                 )
             allowed &= values <= largest
     allowed &= units_fit(space, nodes)
+    allowed[list(excluded)] = False
+    if not allowed.any():
+        raise ValueError(
+            "serf serves batches of 1, and no configuration of the space with such batches may be proposed: "
+            "widen the space, or allow more cores"
+        )
     fits = allowed & _fits(space, cores)
     return np.flatnonzero(fits if fits.any() else allowed)
 

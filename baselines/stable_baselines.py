@@ -37,8 +37,8 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 
 from baselines.scaling import INPUT_LIMIT, Scaling
-from rrl.agent import Agent, Task, Transition
-from rrl.region.policy import drawn_index
+from rrl.agent import Agent, Proposable, Task, Transition
+from rrl.region.policy import drawn_indices
 from rrl.seeding import Seed, whole_seed
 
 DQN_ARGUMENTS: dict[str, Any] = {
@@ -75,6 +75,7 @@ class StableBaselinesDQN(Agent):
         self.space = task.space
         self._randomness = _Randomness()
         self._scaling = Scaling(task)
+        self._proposable = Proposable(task)
         with self._randomness.in_place():
             spaces = _Spaces(self._scaling.size, gym.spaces.Discrete(len(self.space)))
             self.model = DQN("MlpPolicy", spaces, seed=seed, device="cpu", **DQN_ARGUMENTS)
@@ -84,11 +85,12 @@ class StableBaselinesDQN(Agent):
         self._draw()
 
     def act(self, observation: np.ndarray) -> np.ndarray:
-        """The configuration with the highest Q, or a random one."""
+        """The configuration with the highest Q of those that may be proposed, or a random one."""
         if self._explore < self.exploration_rate(self._decisions):
             return self.space.action(self._random_number)
-        number, _ = self.model.predict(self._scaling.inputs(observation), deterministic=True)
-        return self.space.action(int(number))
+        with torch.no_grad():
+            q = self.model.q_net(torch.from_numpy(self._scaling.inputs(observation)[None]))[0].numpy()
+        return self.space.action(int(np.argmax(np.where(self._proposable.mask, q, -np.inf))))
 
     def update(self, transition: Transition) -> None:
         """Adds one interval to the replay buffer, unless it has a gap or no cost, and trains."""
@@ -111,6 +113,9 @@ class StableBaselinesDQN(Agent):
             with self._randomness.in_place():
                 self.model.train(DQN_ARGUMENTS["gradient_steps"], DQN_ARGUMENTS["batch_size"])
 
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+
     def exploration_rate(self, decisions: int) -> float:
         """ε after so many decisions; 1 until the training starts."""
         if decisions < self.model.learning_starts:
@@ -119,7 +124,8 @@ class StableBaselinesDQN(Agent):
 
     def _draw(self) -> None:
         self._explore = float(self._rng.random())
-        self._random_number = int(self._rng.integers(len(self.space)))
+        numbers = np.flatnonzero(self._proposable.mask)
+        self._random_number = int(numbers[self._rng.integers(len(numbers))])
 
 
 class StableBaselinesPPO(Agent):
@@ -130,6 +136,7 @@ class StableBaselinesPPO(Agent):
         self.space = task.space
         self._randomness = _Randomness()
         self._scaling = Scaling(task)
+        self._proposable = Proposable(task)
         with self._randomness.in_place():
             spaces = _Spaces(self._scaling.size, gym.spaces.MultiDiscrete(list(self.space.shape)))
             self.model = PPO("MlpPolicy", spaces, seed=seed, device="cpu", **PPO_ARGUMENTS)
@@ -139,9 +146,9 @@ class StableBaselinesPPO(Agent):
         self._draws = self._rng.random(len(self.space.knobs))
 
     def act(self, observation: np.ndarray) -> np.ndarray:
-        """Draws an index for each knob from the policy."""
-        indices = list(map(drawn_index, self.policy(observation), self._draws))
-        return np.array(indices, dtype=np.int64)
+        """Draws an index for each knob from the policy, of what may be proposed."""
+        may_be = self._proposable.mask.reshape(self.space.shape)
+        return np.array(drawn_indices(self.policy(observation), self._draws, may_be), dtype=np.int64)
 
     def policy(self, observation: np.ndarray) -> list[np.ndarray]:
         """The probability of each value: for each knob, (values,) float."""
@@ -178,6 +185,9 @@ class StableBaselinesPPO(Agent):
             with self._randomness.in_place():
                 self.model.train()
             buffer.reset()
+
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
 
     def _tensor(self, observation: np.ndarray) -> torch.Tensor:
         """(1, inputs) float32."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -49,7 +50,12 @@ class Task:
     cores: int | None = None  # of the target's machine; None where it is not known
     machine: Machine | None = None  # service times profiled beforehand; None where there are none
     hindsight: Hindsight | None = None
-    excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
+    excluded: frozenset[int] = frozenset()
+    """Configurations that must not be proposed, by number: they use more cores than the model may.
+
+    An agent that never changes how many threads there are need not know them. One that does not know them
+    wastes intervals: where it proposes one, the best known runs instead.
+    """
     settles: bool = (
         False  # after a change it takes a while until latencies are those of what was put in force
     )
@@ -66,6 +72,26 @@ class Task:
     def allowed(self) -> np.ndarray:
         """(K,) the numbers of the configurations that may be proposed."""
         return np.setdiff1d(np.arange(len(self.space)), list(self.excluded))
+
+
+class Proposable:
+    """The configurations that an agent may propose: none that is excluded, or that the target refused twice.
+
+    A refusal may be chance once. The last configuration is never left out.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.mask = np.ones(len(task.space), dtype=bool)  # (size,) by number
+        self.mask[list(task.excluded)] = False
+        self._refusals: Counter[int] = Counter()
+
+    def refused(self, number: int) -> None:
+        """Hears that the target refused this configuration."""
+        self._refusals[number] += 1
+        others = self.mask.copy()
+        others[number] = False
+        if self._refusals[number] > 1 and others.any():
+            self.mask = others
 
 
 @dataclass(frozen=True)

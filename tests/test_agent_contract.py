@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,24 +25,11 @@ from rrl.testing import (
     full_task,
     spoilt,
 )
+from tests.support.agents import maker
 
 DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "quick-search", "quick-search-all", "rule", "serf"}
 DRAW_ARRIVALS = {"guided"}  # draws the arrivals that it replays, which rarely decides otherwise
 TRAIN_BESIDE_DECISIONS = {"rrl-tuned", "rrl-paper", "rrl-released", "rrl-released-exact"}
-QUICK_STEPS = 15  # of training: how many is a matter of time, not of behaviour
-
-
-def quick(settings: Any) -> Any:
-    """The settings with shorter training, where a network is trained."""
-    if settings is None or "estimator" not in {field.name for field in fields(settings)}:
-        return settings
-    return replace(settings, estimator=replace(settings.estimator, max_steps=QUICK_STEPS))
-
-
-def maker(name: str) -> MakeAgent:
-    entry = AGENTS[name]
-    settings = quick(entry.load_settings())
-    return lambda task, seed: entry(task, seed, settings=settings)
 
 
 def make(name: str, seed: int = 0) -> Agent:
@@ -154,7 +139,7 @@ def test_decisions_do_not_wait_for_training(name: str, monkeypatch: pytest.Monke
 
 
 def test_training_in_the_background_learns_the_same_landscape() -> None:
-    agent = RegionQLearning(SPACE, background_training=True)
+    agent = RegionQLearning(Task(SPACE), background_training=True)
     actions(agent, 30)
     agent.finish_training()
     agent.close()

@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from rrl.agent import Agent, Transition, arrival_rate_per_s
+from rrl.agent import Agent, Proposable, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.region.estimator import (
     BackgroundTraining,
@@ -40,7 +40,6 @@ from rrl.region.estimator import (
 )
 from rrl.region.policy import drawn_index
 from rrl.seeding import Seed, whole_seed
-from rrl.space import ConfigurationSpace
 
 COST_LIMITS = (1e-9, 1e12)
 """Costs are clipped to these limits, so that no formula here can overflow."""
@@ -151,16 +150,17 @@ class RegionQLearning(Agent):
 
     def __init__(
         self,
-        space: ConfigurationSpace,
+        task: Task,
         settings: RRLSettings = TUNED,
         seed: Seed = 0,
         background_training: bool = False,
     ) -> None:
         seed = whole_seed(seed)
-        self.space = space
+        self.space = task.space
         self.settings = settings
+        self._proposable = Proposable(task)
         self.perceptions: dict[int, Perception] = {}
-        self.estimator = LatencyEstimator(len(space.knobs), settings.estimator, seed)
+        self.estimator = LatencyEstimator(len(self.space.knobs), settings.estimator, seed)
         self._training: Training = (
             BackgroundTraining(self.estimator.train)
             if background_training
@@ -193,6 +193,9 @@ class RegionQLearning(Agent):
                 self._training.request()
         self._update_perceptions(transition, number, cost)
 
+    def refused(self, number: int) -> None:
+        self._proposable.refused(number)
+
     def finish_training(self) -> None:
         """Waits until the network knows all transitions so far, so that a replay does not run ahead of it."""
         self._training.wait()
@@ -202,16 +205,20 @@ class RegionQLearning(Agent):
         self._training.close()
 
     def policy(self, level: int) -> np.ndarray:
-        """(size,) π(s, ·): eq. (3), or the authors' softmax of k/Q. It is uniform while nothing is known."""
+        """(size,) π(s, ·): eq. (3), or the authors' softmax of k/Q. It is uniform while nothing is known.
+
+        What must not be proposed has probability 0.
+        """
+        may_be = self._proposable.mask
         if not self.perceptions:
-            return np.full(len(self.space), 1.0 / len(self.space))
+            return may_be / may_be.sum()
         perception = self._perception(level)
-        q = perception.q
+        q, least = perception.q, self._least(perception)
         if self.settings.policy == "boltzmann":
-            exponents = -self.settings.inverse_temperature / perception.lowest_cost * (q - q.min())
+            exponents = -self.settings.inverse_temperature / perception.lowest_cost * (q - least)
         else:
-            exponents = LARGEST_EXPONENT * (q.min() / q - 1.0)
-        weights: np.ndarray = np.exp(exponents)
+            exponents = LARGEST_EXPONENT * (least / q - 1.0)
+        weights: np.ndarray = np.exp(np.where(may_be, exponents, -np.inf))
         return weights / weights.sum()
 
     def greedy(self, observation: np.ndarray) -> int | None:
@@ -219,11 +226,15 @@ class RegionQLearning(Agent):
         return self.best_configuration(self._level(arrival_rate_per_s(observation)))
 
     def best_configuration(self, level: int) -> int | None:
-        """The number with the lowest Q of those tried or estimated at this level, or at the nearest known."""
+        """The number with the lowest Q of those tried or estimated at this level, or at the nearest known.
+
+        None where no such one may be proposed.
+        """
         if not self.perceptions:
             return None
         perception = self.perceptions[self._nearest_level(level)]
-        return int(np.argmin(np.where(perception.updated, perception.q, np.inf)))
+        known = perception.updated & self._proposable.mask
+        return int(np.argmin(np.where(known, perception.q, np.inf))) if known.any() else None
 
     def _update_perceptions(self, transition: Transition, number: int, cost: float) -> None:
         """Eq. (2) for the region around the configuration in force. All others stay the same."""
@@ -233,12 +244,16 @@ class RegionQLearning(Agent):
         perception = self.perceptions[level] = self._perception(level)
         region = self._region(number, perception)
         r_hat = self._estimated_costs(rate_per_s, region, number, cost)
-        bootstrap = self.settings.discount * self._perception(next_level).q.min()
+        bootstrap = self.settings.discount * self._least(self._perception(next_level))
         perception.updated[region] = True
         perception.counts[region if self.settings.counted == "updates" else number] += 1
         α = self._learning_rates(perception.counts[region])
         perception.q[region] = (1 - α) * perception.q[region] + α * (r_hat + bootstrap)
         perception.lowest_cost = min(perception.lowest_cost, cost)
+
+    def _least(self, perception: Perception) -> float:
+        """min_c Q(s, c) over what may be proposed."""
+        return float(perception.q[self._proposable.mask].min())
 
     def _estimated_costs(self, rate_per_s: float, region: np.ndarray, number: int, cost: float) -> np.ndarray:
         """Eq. (1): r̂_t(s, c) for c in the region of c_t = `number`.

@@ -39,6 +39,23 @@ def test_it_visits_each_configuration_as_often_as_told_and_stays_at_the_best_mea
     assert next_number(sweep) != 4
 
 
+def test_what_the_target_refused_twice_is_left_out_and_the_sweep_ends() -> None:
+    sweep = ExhaustiveSweep(Task(SPACE))
+    refused = {6, 7, 8}
+    visited = []
+    for _ in range(3 * len(SPACE)):
+        number = next_number(sweep)
+        if number in refused:
+            sweep.refused(number)
+            number = 0  # runs instead, and costs most
+        else:
+            visited.append(number)
+        sweep.update(interval(number, 10.0 - number))
+    assert sweep.done
+    assert set(visited) <= set(range(6))
+    assert next_number(sweep) == 5
+
+
 def test_an_interval_without_a_cost_is_repeated() -> None:
     sweep = ExhaustiveSweep(Task(SPACE))
     first = next_number(sweep)

@@ -113,6 +113,18 @@ def test_what_the_guard_chose_is_a_sample_too() -> None:
     assert SPACE.distances(CENTRE)[proposed(agent)] <= 1.0
 
 
+@pytest.mark.parametrize("decisions", [1, 12])  # in the design, and after it
+def test_what_the_guard_refuses_is_not_proposed_while_it_does(decisions: int) -> None:
+    agent = bandit()
+    live(agent, decisions)
+    kept_off = frozenset(np.flatnonzero(SPACE.values[:, 0] > 2).tolist())
+    agent.keep_off(kept_off)
+    agent.update(interval(0, bowl(0, 10.0)))  # the guard ran another
+    assert not kept_off & set(live(agent, 10))
+    agent.keep_off(frozenset())
+    assert kept_off & set(live(agent, 10))
+
+
 def test_no_more_than_so_many_samples_are_modelled_and_rare_ones_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from baselines.point_q_learning import POINT_BASED
+from rrl.agent import Task
 from rrl.load_levels import LoadLevels
 from rrl.region.q_learning import RegionQLearning
 from rrl.testing import SPACE, Server
 
 
 def test_an_update_changes_one_entry_and_the_network_has_no_say() -> None:
-    agent, server = RegionQLearning(SPACE, POINT_BASED), Server(SPACE)
+    agent, server = RegionQLearning(Task(SPACE), POINT_BASED), Server(SPACE)
     first = server.transition(SPACE.action(0))
     agent.update(first)
     (level,) = agent.perceptions
@@ -26,7 +27,7 @@ def test_an_update_changes_one_entry_and_the_network_has_no_say() -> None:
 
 
 def test_repeated_costs_of_a_configuration_are_averaged_with_a_falling_learning_rate() -> None:
-    agent, server = RegionQLearning(SPACE, POINT_BASED), Server(SPACE)
+    agent, server = RegionQLearning(Task(SPACE), POINT_BASED), Server(SPACE)
     costs = []
     for _ in range(3):
         one = server.transition(SPACE.action(5))

@@ -154,6 +154,53 @@ def test_what_the_guard_measured_needs_no_measurement_of_its_own() -> None:
     assert place(server.interval()) == (1, 2)
 
 
+def test_a_neighbour_that_was_refused_twice_gives_way_to_the_next() -> None:
+    server = Server(valley)
+    for _ in range(2):  # the configuration found, and the first home
+        server.interval()
+    for _ in range(2):
+        server.agent.refused(SPACE.number(FOUND | {"instances": 2, "max_batch_size": 1}))
+    assert place(server.interval()) == (3, 1)
+    assert (2, 1) not in [place(c) for c in server.climb()]
+
+
+@pytest.mark.parametrize("by", ["target", "guard"])
+def test_a_home_that_may_not_be_measured_ends_the_search(by: str) -> None:
+    server = Server(valley)
+    server.interval()
+    home = SPACE.number(FOUND | {"instances": 1, "max_batch_size": 1})
+    if by == "target":
+        for _ in range(2):
+            server.agent.refused(home)
+    else:
+        server.agent.keep_off(frozenset({home}))
+        server.interval(FOUND)
+    assert server.agent.done
+    assert server.interval() == FOUND
+
+
+def test_what_the_guard_refuses_is_passed_over_unless_it_was_measured() -> None:
+    server = Server(valley)
+    for _ in range(3):  # the configuration found, the first home, and (2, 1)
+        server.interval()
+    places = ((2, 1), (1, 2))
+    configurations = (FOUND | {"instances": n, "max_batch_size": b} for n, b in places)
+    server.agent.keep_off(frozenset(map(SPACE.number, configurations)))
+    server.interval(FOUND)
+    assert place(server.interval()) not in places
+    neighbours = [(instances + 1, 2**batch) for batch, instances in server.agent._neighbours()]
+    assert [each in neighbours for each in places] == [True, False]
+
+
+def test_the_best_that_was_measured_is_left_when_the_target_refuses_it() -> None:
+    server = Server(valley)
+    server.climb()
+    best = server.interval()
+    for _ in range(2):
+        server.agent.refused(SPACE.number(best))
+    assert server.interval() != best
+
+
 def test_a_measurement_off_the_searched_grid_changes_nothing() -> None:
     server = Server(valley)
     server.interval()

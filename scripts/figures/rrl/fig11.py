@@ -35,7 +35,7 @@ from envs.scenarios.families import FIRST_FOR_JUDGING, RATE_PER_S, family_machin
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import PAPER_SPACE
-from rrl.agent import live
+from rrl.agent import Task, live
 from rrl.objective import MeanLatency
 from rrl.region.estimator import EstimatorSettings
 from rrl.region.q_learning import PAPER, RegionQLearning, RRLSettings
@@ -80,7 +80,7 @@ class LearningJob:
         scenario = Scenario(family_machine(self.machine), f"family-{self.machine}")
         arrivals = PerIntervalPoisson(np.full(self.decisions + 1, RATE_PER_S))
         env = scenario.environment(self.space, MeanLatency(), arrivals)
-        agent = RegionQLearning(self.space, settings_with(self.radius), self.seed)
+        agent = RegionQLearning(Task(self.space), settings_with(self.radius), self.seed)
         learning = Learning(np.empty(self.decisions), np.empty(self.decisions))
         for t, _ in enumerate(live(agent, env, self.decisions, self.seed)):
             q = agent.perceptions[0].q

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from rrl.agent import Transition, observe
+from rrl.agent import Task, Transition, observe
 from rrl.load_levels import LoadLevels
 from rrl.measurement import LatencySummary, Measurement
 from rrl.region.estimator import EstimatorSettings
@@ -46,10 +46,14 @@ class FixedEstimator:
 
 
 def agent_with_estimates(
-    settings: RRLSettings, expected: list[float] | None, space: ConfigurationSpace = LINE
+    settings: RRLSettings,
+    expected: list[float] | None,
+    space: ConfigurationSpace = LINE,
+    excluded: frozenset[int] = frozenset(),
 ) -> RegionQLearning:
     agent = RegionQLearning(
-        space, replace(settings, estimator=replace(settings.estimator, hidden=(4,), max_steps=1))
+        Task(space, excluded=excluded),
+        replace(settings, estimator=replace(settings.estimator, hidden=(4,), max_steps=1)),
     )
     agent.estimator = FixedEstimator(space, expected)  # type: ignore[assignment]
     agent._training.request = lambda: None  # type: ignore[method-assign]
@@ -308,7 +312,7 @@ def test_on_a_smooth_landscape_it_finds_half_the_starting_cost_within_thirty_dec
     start = space.number(
         {"instances": 4, "intra_op_threads": 1, "max_batch_size": 1, "max_queue_delay_us": 0}
     )
-    agent = RegionQLearning(space, TUNED, seed=3)
+    agent = RegionQLearning(Task(space), TUNED, seed=3)
     noise = np.random.default_rng(4)
     t = transition(start, float(costs[start]), space=space)
     agent.update(t)
@@ -320,6 +324,31 @@ def test_on_a_smooth_landscape_it_finds_half_the_starting_cost_within_thirty_dec
     assert best is not None
     assert costs[best] < costs[start] / 2
     assert costs[best] < 1.3 * costs.min()
+
+
+@pytest.mark.parametrize("settings", [PAPER, RELEASED, replace(PAPER, inverse_temperature=0.0)])
+def test_what_is_excluded_has_no_weight_however_low_its_q_is(settings: RRLSettings) -> None:
+    agent = agent_with_estimates(
+        replace(settings, radius=0.0, anchored=True), None, excluded=frozenset({0, 2})
+    )
+    np.testing.assert_array_equal(agent.policy(LEVEL), [0, 1, 0])
+    agent.update(transition(1, 30.0))
+    agent.update(transition(0, 0.001))  # in force though it is excluded
+    np.testing.assert_array_equal(agent.policy(LEVEL), [0, 1, 0])
+    assert agent.best_configuration(0 if settings.load_levels is None else LEVEL) == 1
+
+
+def test_the_bootstrap_is_of_what_may_be_proposed() -> None:
+    agent = agent_with_estimates(replace(PAPER, radius=0.0, discount=0.5), None, excluded=frozenset({1, 2}))
+    agent.update(transition(0, 12.0))  # Q_0 = 4 everywhere: 12 + 0.5 · 4
+    agent.update(transition(0, 12.0))  # α = 1/2, and the least Q is its own: (14 + 12 + 0.5 · 14) / 2
+    assert agent.perceptions[LEVEL].q[0] == pytest.approx(16.5)
+
+
+def test_where_only_what_is_excluded_is_known_none_is_best() -> None:
+    agent = agent_with_estimates(replace(PAPER, radius=0.0), None, excluded=frozenset({0}))
+    agent.update(transition(0, 12.0))
+    assert agent.best_configuration(LEVEL) is None
 
 
 def test_a_network_that_exploded_does_not_spoil_q() -> None:

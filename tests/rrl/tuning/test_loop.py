@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from envs.simulated import SimulatedServing
+from rrl.agent import Task
 from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.knobs import in_words
@@ -84,7 +85,7 @@ def test_a_replay_teaches_the_agent_what_the_run_did(tmp_path: Path) -> None:
 
 def test_a_replay_waits_for_training_in_the_background(tmp_path: Path) -> None:
     run(tuning(tmp_path))
-    replayed, expected = (RegionQLearning(SPACE, background_training=True) for _ in range(2))
+    replayed, expected = (RegionQLearning(Task(SPACE), background_training=True) for _ in range(2))
     stop = StopAfter(0)
     t = tuning(tmp_path, resume=True, listeners=[stop], stop=stop)
     t.agent = replayed
