@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -275,7 +274,8 @@ def test_what_another_client_sets_in_the_middle_of_the_last_change_stays() -> No
         """What a target raises then."""
 
     class Server:
-        in_force: ClassVar[Configuration] = SPACE.configuration(4)
+        def __init__(self) -> None:
+            self.in_force = SPACE.configuration(4)
 
         def connect(self, control: bool = True, counters: bool = True) -> None:
             pass
