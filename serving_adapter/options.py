@@ -63,6 +63,8 @@ def parse(
         path = looked_ahead(arguments, "--config")
         configured = {} if path is None else read_options_file(Path(path), options_class)
         values = {**defaults(arguments, configured), **configured}
+        for name in _given(arguments):
+            values.pop(name, None)  # To a default, tyro would add what a flag that may be repeated gives.
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
         program = Path(sys.argv[0]).name  # A shell completes commands by this name.
@@ -147,6 +149,12 @@ def switched_ahead(arguments: Sequence[str], flag: str) -> bool | None:
     ahead.add_argument(flag, action=argparse.BooleanOptionalAction, dest="value")
     value: bool | None = ahead.parse_known_args(_hyphenated(arguments))[0].value
     return value
+
+
+def _given(arguments: Sequence[str]) -> set[str]:
+    """The names of the fields whose flags are among the arguments."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    return {flag.removeprefix("--").replace("-", "_") for flag in flags}
 
 
 def _hyphenated(arguments: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from tyro.conf import UseAppendAction
 
 from serving_adapter import own_process
 from serving_adapter.options import fail, parse
@@ -25,6 +26,7 @@ class CookOptions:
     spices: tuple[str, ...] = ()
     recipe: Path | None = None
     style: Literal["boiled", "fried"] = "boiled"
+    side_dish: UseAppendAction[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.heat <= 0:
@@ -62,6 +64,21 @@ def test_the_file_sets_options_and_flags_override_it(tmp_path: Path) -> None:
     )
     options = parse(CookOptions, ["--heat", "4", f"--config={path}", "--no-salted", "--dish", "stew"])
     assert (options.dish, options.heat, options.salted, options.portions) == ("stew", 4.0, False, 3)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--side-dish", "rice", "--side-dish", "peas"], ["--side_dish=rice", "--side_dish=peas"]]
+)
+def test_a_flag_that_may_be_repeated_overrides_the_file(tmp_path: Path, flags: list[str]) -> None:
+    path = written(tmp_path, "dish: soup\nside_dish: [bread]\n")
+    assert parse(CookOptions, ["--config", path]).side_dish == ("bread",)
+    assert parse(CookOptions, ["--config", path, *flags]).side_dish == ("rice", "peas")
+
+
+def test_a_flag_that_may_be_repeated_overrides_a_default_of_another_file() -> None:
+    arguments = ["--dish", "soup", "--side-dish", "rice"]
+    options = parse(CookOptions, arguments, lambda arguments, configured: {"side_dish": ("bread",)})
+    assert options.side_dish == ("rice",)
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
