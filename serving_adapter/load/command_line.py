@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -51,24 +52,35 @@ def main(argv: list[str] | None = None) -> None:
     if options.find_capacity is not None:
         raise SystemExit(_found(options))
     levels = options.concurrencies()
-    if len(levels) < 2:
-        raise SystemExit(_sent(options)[1])
+    raise SystemExit(_swept(options, levels) if len(levels) > 1 else _sent(options).code)
+
+
+def _swept(options: LoadOptions, levels: list[int]) -> int:
+    """Sends one level after the other. Returns the exit code.
+
+    A signal ends all of it. The table has the levels that were sent to their end.
+    """
     reports: dict[int, LoadReport] = {}
     for level in levels:
         out = None if options.out is None else options.out / f"concurrency-{level}"
-        report, code = _sent(dataclasses.replace(options, concurrency=level, out=out))
-        if report is not None:
-            reports[level] = report
-        if code:
+        sent = _sent(dataclasses.replace(options, concurrency=level, out=out))
+        if sent.report is not None and not sent.is_stopped:
+            reports[level] = sent.report
+        if sent.code or sent.is_stopped:
             break
     levels_table.show(reports)
     if options.out is not None:
         levels_table.write(options.out, reports)
-    raise SystemExit(code)
+    return sent.code
 
 
-def _sent(options: LoadOptions) -> tuple[LoadReport | None, int]:
-    """Sends one load. Returns its report (None if stopped before the server was ready) and the exit code."""
+class SentLoad(NamedTuple):
+    report: LoadReport | None  # None if stopped before the server was ready
+    code: int  # the exit code
+    is_stopped: bool  # by a signal
+
+
+def _sent(options: LoadOptions) -> SentLoad:
     try:
         arrivals = _arrivals(options)
         if isinstance(arrivals, TimestampTrace) and arrivals.note:
@@ -90,10 +102,11 @@ def _sent(options: LoadOptions) -> tuple[LoadReport | None, int]:
         raise SystemExit(INTERRUPTED) from None
     if report is not None:
         _publish(options, report, files)
+    is_stopped = signal_number is not None
     if files.trouble:
         print(printable(files.trouble), file=sys.stderr)
-        return report, 1
-    return report, INTERRUPTED if signal_number == signal.SIGINT else 0
+        return SentLoad(report, 1, is_stopped)
+    return SentLoad(report, INTERRUPTED if signal_number == signal.SIGINT else 0, is_stopped)
 
 
 def _found(options: LoadOptions) -> int:

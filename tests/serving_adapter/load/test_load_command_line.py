@@ -148,14 +148,33 @@ def test_a_closed_terminal_ends_an_endless_run_with_its_report_on_disk(
     assert json.loads((tmp_path / "load.json").read_text())["completed"] == len(service.requests)
 
 
-def test_a_signal_ends_the_wait_for_a_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_all_levels_of_a_closed_loop(
+    address: str, service: EchoService, tmp_path: Path, number: int
+) -> None:
+    argv = ["--target", address, "--concurrency", "1,2", "--duration-s", "1000", "--out", str(tmp_path)]
+    with subprocess.Popen(COMMAND + argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as load:
+        assert service.got_one.wait(60)
+        load.send_signal(number)
+        _, errors = load.communicate(timeout=60)
+    assert (load.returncode, errors) == (130 if number == signal.SIGINT else 0, "")
+    report = json.loads((tmp_path / "concurrency-1" / "load.json").read_text())
+    assert report["sent"] == report["completed"] == len(service.requests)
+    assert not (tmp_path / "concurrency-2").exists()
+    assert list(csv.DictReader((tmp_path / "levels.csv").read_text().splitlines())) == []  # it was cut short
+
+
+@pytest.mark.parametrize("levels", ["1", "1,2"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
+def test_a_signal_ends_the_wait_for_a_server(levels: str, number: int, code: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         argv = ["--target", f"127.0.0.1:{silent.getsockname()[1]}", "--wait-s", "1000"]
+        argv += ["--concurrency", levels]
         with subprocess.Popen(COMMAND + argv, stderr=subprocess.PIPE, text=True) as load:
             connection, _ = silent.accept()  # it is waiting now
-            load.send_signal(signal.SIGINT)
+            load.send_signal(number)
             connection.close()
-            assert load.wait(timeout=60) == 130
+            assert load.wait(timeout=60) == code
             assert load.stderr is not None
             assert load.stderr.read() == ""
 
