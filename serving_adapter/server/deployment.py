@@ -59,8 +59,9 @@ def models_of(options: ServeOptions, front: int = 0) -> dict[str, ServedModel]:
         overflow=options.overflow,
     )
     redundant_models = _redundant_models(options)
+    _check_owners(options)
     models = {}
-    for reference in options.model or ("minilm",):
+    for reference in _deployed(options):
         name = _name(reference)
         if name in models:
             fail(f"model {name!r} is given twice")
@@ -76,6 +77,10 @@ def models_of(options: ServeOptions, front: int = 0) -> dict[str, ServedModel]:
             surroundings=surroundings,
         )
     return models
+
+
+def _deployed(options: ServeOptions) -> tuple[str, ...]:
+    return options.model or ("minilm",)
 
 
 def _surroundings(options: ServeOptions, share: Share) -> Surroundings:
@@ -95,7 +100,7 @@ def _redundant_models(options: ServeOptions) -> RedundantModels:
     if len(options.model) > 1 and (options.parity_model or options.backup_model or options.default_answer):
         fail("--parity-model, --backup-model and --default-answer are for one model; serve the others apart")
     try:
-        deployed = _reference(options, options.model[0] if options.model else "minilm")
+        deployed = _reference(options, _deployed(options)[0])
         parities = [
             parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
         ]
@@ -119,12 +124,13 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
     """What a zygote builds a model from; `role` is "parity" or "backup", or empty for a deployed model.
 
-    The file of a parity model has its options in it.
+    The file of a parity or backup model takes nothing of what is for factories.
     """
-    if role and Path(reference).suffix in FILE_SUFFIXES and not Path(reference).is_file():
+    is_file = Path(reference).suffix in FILE_SUFFIXES
+    if role and is_file and not Path(reference).is_file():
         fail(f"there is no file {reference}, which --{role}-model names")
-    general = () if role and reference.endswith(".safetensors") else ("",)
-    given = _model_options(options.model_option, (*general, _name(reference), role or reference))
+    owners = _owners(reference, role)
+    given = _model_options(options.model_option, owners if role and is_file else ("", *owners))
     return ModelReference(reference, tuple(sorted(given.items())))
 
 
@@ -135,13 +141,33 @@ def _name(reference: str) -> str:
     return reference.rpartition(":")[2]
 
 
+def _owners(reference: str, role: str = "") -> tuple[str, ...]:
+    """What --model-option may call the owner of an option."""
+    return _name(reference), role or reference
+
+
+def _check_owners(options: ServeOptions) -> None:
+    """Refuses an option of a model that there is not."""
+    owners = [_owners(reference) for reference in _deployed(options)]
+    owners += [_owners(reference, "parity") for reference in options.parity_model]
+    if options.backup_model is not None:
+        owners.append(_owners(options.backup_model, "backup"))
+    known = list(dict.fromkeys(name for names in owners for name in names))
+    for text in options.model_option:
+        owner, _, _ = _model_option(text)
+        if owner and owner not in known:
+            fail(f"--model-option {text!r} is for no model here: give it to one of {', '.join(known)}")
+
+
 def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str, str]:
-    options = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            fail(f"cannot read --model-option {text!r}; expected KEY=VALUE")
-        owner, _, key = key.rpartition(".")
-        if owner in owners:
-            options[key] = value
-    return options
+    given = map(_model_option, texts)
+    return {key: value for owner, key, value in given if owner in owners}
+
+
+def _model_option(text: str) -> tuple[str, str, str]:
+    """Its owner, empty for one of all models, its key and its value."""
+    name, equals, value = text.partition("=")
+    owner, _, key = name.rpartition(".")
+    if not key or not equals:
+        fail(f"cannot read --model-option {text!r}; expected KEY=VALUE")
+    return owner, key, value
