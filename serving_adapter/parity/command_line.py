@@ -33,7 +33,7 @@ from serving_adapter.models.weights_files import save_weights
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.parity.datasets import Dataset, are_images, load_dataset
 from serving_adapter.parity.deployed import architecture as deployed_architecture
-from serving_adapter.parity.deployed import check_fit, load, options_of
+from serving_adapter.parity.deployed import check_fit, load, options_of, outputs_for
 from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
 from serving_adapter.parity.options import (
     EvaluateOptions,
@@ -68,9 +68,10 @@ def train_base(options: TrainBaseOptions) -> None:
         raise ValueError("--answer probabilities is for classes, and the labels are numbers: leave it out")
     model_options = _for_images(dataset, dataset.outputs) | {"answer": options.answer}
     model_options |= options_of(options.model_option)
-    net = network(load_model(options.architecture, model_options | {"seed": str(options.seed)}).module)
+    model = load_model(options.architecture, model_options | {"seed": str(options.seed)})
+    check_answers(score, dataset.training.y, outputs_for(model, dataset))
     task = deployed_task(dataset.training, options.settings(), score)
-    trained = _trained(net, task, options)
+    trained = _trained(network(model.module), task, options)
     save_weights(options.out, trained.net, options.architecture, model_options)
     _checkpoint(options).unlink(missing_ok=True)
     _say(f"{options.out}: validation {_called(score)} {_shown(score, trained.score)}", trained)
@@ -90,16 +91,28 @@ def train_parity(options: ParityTrainOptions) -> None:
             f"--loss {options.loss} needs a deployed model that answers {needed}, {options.model} answers "
             f"{served}: use another --loss, or rrl-parity train-base --answer {needed}"
         )
+    if options.loss == "cross-entropy" and options.architecture == "deployed" and named not in CLASSIFIERS:
+        raise ValueError(
+            f"--loss cross-entropy trains networks of {', '.join(CLASSIFIERS)}, {options.model} is another "
+            "one: use --loss mse, or name one of these with --architecture"
+        )
     score = _score(options.score, dataset)
     task = ParityTask(deployed.module, coding, dataset.training, options.loss, options.settings(), score)
-    own = _own_architecture(options, dataset, task.validation_outputs.shape[-1])
+    outputs = task.validation_outputs.shape[-1]
+    own = _own_architecture(options, dataset, outputs)
     if own is None:
         net = network(load(options.model, model_options).module)
         if options.start == "random":
             initialise(net, options.seed)
     else:
         named, model_options = own
-        net = network(load_model(named, model_options | {"seed": str(options.seed)}).module)
+        model = load_model(named, model_options | {"seed": str(options.seed)})
+        if (found := outputs_for(model, dataset)) != outputs:
+            raise ValueError(
+                f"the parity model answers {found} numbers, the deployed model {outputs}: leave classes out of "
+                "--architecture-option"
+            )
+        net = network(model.module)
     if options.loss == "mse" and named not in CLASSIFIERS and _are_probabilities(task):
         raise ValueError(
             f"{options.model} answers probabilities: a network that ends in a softmax cannot learn their "

@@ -53,19 +53,25 @@ def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> int:
 
     ValueError unless it takes such data, groups can be encoded, and answers be summed.
     """
-    if len(deployed.inputs) != 1:
+    outputs = outputs_for(deployed, dataset)
+    ENCODERS[coding.encoder].check(deployed.inputs[0], coding.k)
+    return outputs
+
+
+def outputs_for(model: Model, dataset: Dataset) -> int:
+    """How many numbers the model answers; ValueError unless it takes such data and answers numbers."""
+    if len(model.inputs) != 1:
         raise ValueError("parity models are trained for models with one input")
-    spec = deployed.inputs[0]
+    spec = model.inputs[0]
     if spec.shape != dataset.training.x.shape[1:]:
         raise ValueError(
             f"the model takes items of {spec.shape}, those of {dataset.name} are "
             f"{dataset.training.x.shape[1:]}"
         )
-    ENCODERS[coding.encoder].check(spec, coding.k)
     if spec.datatype != "FP32":
         raise ValueError(f"parity models are trained for inputs of FP32, the model takes {spec.datatype}")
     with torch.inference_mode():
-        answer = deployed.module(torch.from_numpy(dataset.training.x[:2].copy()))
+        answer = model.module(torch.from_numpy(dataset.training.x[:2].copy()))
     if not isinstance(answer, torch.Tensor) or answer.ndim != 2 or not answer.is_floating_point():
         raise ValueError(
             "parity models are trained for models that answer (N, d) numbers, as one for each class"

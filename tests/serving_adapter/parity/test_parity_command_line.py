@@ -285,6 +285,62 @@ def test_a_base_may_have_options_of_its_architecture(folder, tmp_path):
     assert next(load_model(str(base), {}).module.parameters()).shape[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("size=8", "the model takes items of (1, 8, 8), those of images are (1, 4, 4)"),
+        ("channels=3", "the model takes items of (3, 4, 4), those of images are (1, 4, 4)"),
+        ("classes=2", "the labels go up to 2, the deployed model answers 2 classes"),
+    ],
+)
+def test_options_of_a_base_that_do_not_fit_the_data_are_refused_before_the_training(
+    folder, tmp_path, option, sentence
+):
+    arguments = ("train-base", "--architecture", "resnet18", "--model-option", "width=2", *BASE)
+    data, out = folder / "images.npz", tmp_path / "base.safetensors"
+    (said,) = refusal(*arguments, "--model-option", option, "--data", data, "--out", out).splitlines()
+    assert sentence in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("size=8", "the model takes items of (1, 8, 8), those of images are (1, 4, 4)"),
+        ("classes=4", "the parity model answers 4 numbers, the deployed model 3: leave classes out"),
+    ],
+)
+def test_options_of_another_architecture_that_do_not_fit_are_refused_before_the_training(
+    folder, tmp_path, option, sentence
+):
+    arguments = ("train", "--model", folder / "base.safetensors", "--data", folder / "images.npz", *BASE)
+    out = ("--architecture", "resnet18", "--out", tmp_path / "parity.safetensors")
+    (said,) = refusal(*arguments, *out, "--architecture-option", option).splitlines()
+    assert sentence in said
+    assert list(tmp_path.iterdir()) == []
+
+
+ANSWERING_FACTORY = """
+from serving_adapter.models.classifiers import mlp
+
+def answering(answer: str = "logits"):
+    return mlp(classes=3, channels=1, size=4, answer=answer)
+"""
+
+
+def test_cross_entropy_is_for_networks_of_the_catalogue(folder, tmp_path, monkeypatch):
+    (tmp_path / "answering_factory.py").write_text(ANSWERING_FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ("--model", "answering_factory:answering", "--model-option", "answer=probabilities")
+    parity = tmp_path / "parity.safetensors"
+    arguments = ("train", *model, "--data", folder / "images.npz", "--out", parity, *BASE)
+    said = refusal(*arguments, "--loss", "cross-entropy")
+    assert "--loss cross-entropy trains networks of mlp, lenet5, vgg11, resnet18" in said
+    assert not parity.exists()
+    done(*arguments, "--loss", "cross-entropy", "--architecture", "mlp")
+    assert read_architecture(parity).model == "mlp"
+
+
 def test_an_iou_of_answers_that_are_no_boxes_is_refused(folder, tmp_path):
     arguments = ("train", "--model", folder / "base.safetensors", "--data", folder / "traffic.npz")
     sentence = refusal(*arguments, "--score", "iou", "--out", tmp_path / "p.safetensors", *BASE)
