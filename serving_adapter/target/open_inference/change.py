@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.knob_limits import Configuration
-from serving_adapter.model_configuration import as_json
+from serving_adapter.model_configuration import as_json, edited
 from serving_adapter.target.error import (
     LeaseTaken,
     LoadUnanswered,
@@ -36,6 +36,10 @@ from serving_adapter.target.open_inference.leased_load import put_lease
 TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
 READY_POLL_S = 0.05
 ENSEMBLE_S = 2.0  # Triton loads an ensemble anew at once with its step
+
+
+class _TakenOtherwise(TargetError):
+    """The server made something else of the knobs that it was to change."""
 
 
 def stages(
@@ -93,7 +97,8 @@ def put_in_force(
         raise
     except TargetError as error:
         _check_lives(connection, changes)
-        _check_not_overtaken(connection, before, to_load)
+        if not isinstance(error, _TakenOtherwise):
+            _check_not_overtaken(connection, before, to_load)
         may_still_come = isinstance(error, LoadUnanswered | TargetLost)
         why_not = _put_back(connection, before, ensembles, may_still_come)
         _check_lives(connection, changes)
@@ -167,10 +172,14 @@ def _check_not_unloaded(connection: Connection, model: str) -> None:
 
 
 def _check_in_force(connection: Connection, loaded: ModelConfig, changes: Configuration) -> None:
-    has, wants = tunable(model_config(connection, loaded.name)), tunable(loaded)
-    wrong = [f"{k}={has.get(k)} instead of {wants.get(k)}" for k in changes if has.get(k) != wants.get(k)]
+    """What differs in the knobs that were changed, and in nothing else, is the server's own answer."""
+    in_force, loaded_values = model_config(connection, loaded.name), tunable(loaded)
+    has, wants = tunable(in_force), {name: loaded_values[name] for name in changes}
+    wrong = [f"{k}={has.get(k)} instead of {value}" for k, value in wants.items() if has.get(k) != value]
     if wrong:
-        raise TargetError(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
+        is_own_answer = edited(in_force, wants, found=wants) == loaded
+        kind = _TakenOtherwise if is_own_answer else TargetError
+        raise kind(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
 
 
 def _check_not_overtaken(connection: Connection, before: ModelConfig, to_load: Sequence[ModelConfig]) -> None:

@@ -222,7 +222,36 @@ def test_a_model_that_does_not_become_ready_gets_its_previous_configuration_back
         target.apply({"instances": 2})
 
 
-def test_a_previous_configuration_that_comes_back_otherwise_is_told(triton, make_target, monkeypatch):
+@pytest.mark.parametrize("preferred", [[], [4]])
+def test_a_server_that_makes_something_else_of_what_is_changed_is_not_taken_for_another_client(
+    triton, make_target, preferred
+):
+    triton.configs["m"].dynamic_batching.preferred_batch_size[:] = preferred
+    found = edited(triton.configs["m"], {})
+    target = make_target(triton.address)
+    target.connect()
+    triton.takes = lambda config: edited(config, {"max_batch_size": min(4, config.max_batch_size)})
+    says = r"reports max_batch_size=4 instead of 8 \(the previous configuration is in force\)$"
+    with pytest.raises(TargetError, match=says) as refused:
+        target.apply({"instances": 2, "max_batch_size": 8})
+    assert not isinstance(refused.value, Overtaken)
+    assert triton.configs["m"] == found
+    assert triton.loads == 2
+
+
+def test_a_previous_configuration_that_comes_back_otherwise_is_told(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    triton.takes = lambda config: edited(config, {"instances": 4})
+    with pytest.raises(
+        NotPutBack, match=r"instead of 2 \(.* could not be put back: the server reports another"
+    ):
+        target.apply({"instances": 2})
+
+
+def test_so_is_one_that_comes_back_otherwise_after_a_model_that_does_not_become_ready(
+    triton, make_target, monkeypatch
+):
     monkeypatch.setattr(target_change, "TIMEOUT_S", 2.0)
     target = make_target(triton.address)
     target.connect()
@@ -243,6 +272,16 @@ def test_what_another_client_loads_while_a_configuration_is_put_in_force_stays(t
         target.apply({"instances": 3})
     assert triton.configs["m"] == theirs
     assert triton.loads == 1
+
+
+def test_after_a_refused_load_it_stays_where_it_sets_the_same_knob_too(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    triton.most_instances = 2
+    theirs = triton.set_meanwhile = edited(parse(CONFIG), {"instances": 2})
+    with pytest.raises(Overtaken):
+        target.apply({"instances": 3})
+    assert triton.configs["m"] == theirs
 
 
 def test_nor_do_instances_that_start_in_turns_replace_it(triton, make_target):
