@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from rich.console import Console
 
+from rrl.knobs import in_words
 from rrl.tuning.keeping import restore
 from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
@@ -66,8 +67,10 @@ def restored(point: RestorePoint, target: Target, console: Console) -> Change | 
     except (TargetLost, LeaseTaken):
         raise
     except Overtaken as error:
+        killed = point.to_restore()
         point.forget()
-        text = f"an earlier run did not end cleanly here, and {error}"
+        had_found = "" if killed is None else f"; it had found {in_words(killed.found)}"
+        text = f"an earlier run did not end cleanly here, and {error}{had_found}"
         console.print(text, style="yellow", markup=False)
         return None
     except TargetError as error:

@@ -52,7 +52,8 @@ class Keeping:
     def put_in_force(self, number: int) -> None:
         """The run's last change. `done` says from then on that the target is as it should be.
 
-        SetByOthers where another client has changed what is tuned since, or does so meanwhile: that stays.
+        SetByOthers where another client has changed what is tuned since, or does so meanwhile: that stays. So
+        does what it sets meanwhile of the other knobs, beside what the run keeps.
         """
         # The target may have been away when the run ended. Its metrics page may still be away.
         self._target.connect(control=False, counters=False)
@@ -65,7 +66,11 @@ class Keeping:
         try:
             self._target.apply(self._space.configuration(number))
         except self._overtaken:
-            raise SetByOthers(self._tuned(self._target.configuration())) from None
+            tuned = self._tuned(self._target.configuration())
+            if self._point is None or self._point.set_by_others(tuned):
+                raise SetByOthers(tuned) from None
+            # Of what is in force, only what is not tuned is the other client's.
+            self._target.apply(self._space.configuration(number))
         self.done = True
 
     def leave(self) -> None:

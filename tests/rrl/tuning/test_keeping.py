@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.set_by_others import SetByOthers
+from rrl.tuning.state_file import ServerIdentity
 from tests.support import CHECKOUT
 from tests.support.runs.tuned_runs import (
     SETTINGS,
@@ -269,29 +271,84 @@ def test_a_start_that_stays_is_as_found_only_if_that_was_the_start(
     assert told.notices[-1] == words
 
 
-def test_what_another_client_sets_in_the_middle_of_the_last_change_stays() -> None:
-    class Meanwhile(Exception):
-        """What a target raises then."""
+class Meanwhile(Exception):
+    """What a target raises where another client has come between."""
 
-    class Server:
-        def __init__(self) -> None:
-            self.in_force = SPACE.configuration(4)
 
-        def connect(self, control: bool = True, counters: bool = True) -> None:
-            pass
+class SharedServer:
+    """Another client sets `theirs` in the middle of the first change, whose knobs do not come into force."""
 
-        def configuration(self) -> dict[str, int]:
-            return {**self.in_force, "max_batch_size": 8}
+    def __init__(self, theirs: Configuration) -> None:
+        self.in_force = {**SPACE.configuration(4), "max_batch_size": 8}
+        self.theirs = [theirs]
+        self.before_change: Callable[[Configuration, Configuration], None] = lambda before, after: None
 
-        def apply(self, configuration: Configuration) -> None:
-            self.in_force = SPACE.configuration(5)
+    def connect(self, control: bool = True, counters: bool = True) -> None:
+        pass
+
+    def configuration(self) -> dict[str, int]:
+        return dict(self.in_force)
+
+    def apply(self, configuration: Configuration) -> None:
+        self.before_change(self.in_force, {**self.in_force, **configuration})
+        if self.theirs:
+            self.in_force.update(self.theirs.pop())
             raise Meanwhile
+        self.in_force.update(configuration)
 
-        def restore(self, found: Configuration, text: str = "") -> None:
-            self.apply(found)
+    def restore(self, found: Configuration, text: str = "") -> None:
+        self.apply(found)
 
-    keeping = Keeping(Server(), SPACE, overtaken=Meanwhile)
+
+def test_what_another_client_sets_in_the_middle_of_the_last_change_stays() -> None:
+    keeping = Keeping(SharedServer(SPACE.configuration(5)), SPACE, overtaken=Meanwhile)
     with pytest.raises(SetByOthers) as theirs:
         keeping.put_in_force(6)
     assert theirs.value.configuration == SPACE.configuration(5)
+    assert not keeping.done
+
+
+class Running:
+    """A server that has not been started anew, and has no leases."""
+
+    def identity(self) -> ServerIdentity:
+        return ServerIdentity("triton 2.51", 7.0)
+
+    def is_still(self, server: ServerIdentity) -> bool:
+        return True
+
+    def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
+        pass
+
+
+@pytest.fixture
+def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestorePoint]:
+    """By a run that found the configuration 3, and explores 4."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    point = RestorePoint("localhost:8500", f"m{secrets.token_hex(8)}", Running())
+    found, explored = ({**SPACE.configuration(number), "max_batch_size": 8} for number in (3, 4))
+    point.claim(found)
+    point.changing(found, explored)
+    yield point
+    point.release()
+
+
+def test_beside_an_untuned_knob_that_another_client_sets_then_the_run_keeps_what_it_chose(
+    claimed: RestorePoint,
+) -> None:
+    server = SharedServer({"max_batch_size": 4})
+    server.before_change = claimed.changing
+    keeping = Keeping(server, SPACE, claimed, Meanwhile)
+    keeping.put_in_force(7)
+    assert server.in_force == {**SPACE.configuration(7), "max_batch_size": 4}
+    assert keeping.done
+
+
+def test_a_tuned_knob_that_another_client_sets_then_stays(claimed: RestorePoint) -> None:
+    server = SharedServer({"instances": 1, "max_batch_size": 4})
+    server.before_change = claimed.changing
+    keeping = Keeping(server, SPACE, claimed, Meanwhile)
+    with pytest.raises(SetByOthers) as theirs:
+        keeping.put_in_force(7)
+    assert theirs.value.configuration == {**SPACE.configuration(4), "instances": 1}
     assert not keeping.done

@@ -58,4 +58,5 @@ def test_what_another_client_sets_while_it_is_put_back_stays_and_is_told(killed:
     target: Any = Refuses(Overtaken("another client set instances=2 while 'm' was configured"))
     assert restored(RestorePoint("box.invalid:1", "m"), target, Console(file=out, width=300)) is None
     assert "did not end cleanly here, and another client set instances=2" in out.getvalue()
+    assert "it had found 1 inst. · batch 8" in out.getvalue()
     assert not killed.path.exists()
