@@ -119,7 +119,8 @@ class JointTarget(OpenInferenceTarget):
     def apply(self, configuration: Configuration) -> Applied:
         """Puts the knobs of all models in force, or of none.
 
-        NotPutBack if a model's change failed, and then that of another could not be taken back.
+        NotPutBack if a model's change failed, and then that of another could not be taken back. Overtaken if
+        another client has set one of them meanwhile: that one stays.
         """
         parts = by_model(configuration)
         if unknown := sorted(parts.keys() - self.members.keys()):
@@ -148,15 +149,18 @@ class JointTarget(OpenInferenceTarget):
         )
 
     def _put_back(self, before: Mapping[str, Configuration], error: TargetError) -> None:
+        overtaken: list[str] = []
         for name, configuration in before.items():
             try:
                 self.members[name].apply(configuration)
             except (TargetLost, LeaseTaken):
                 raise
-            except Overtaken:  # what another client has set there stays
-                continue
+            except Overtaken as theirs:
+                overtaken.append(str(theirs))
             except TargetError as another:
                 raise NotPutBack(f"{error}, and {name} could not be put back: {another}") from None
+        if overtaken:
+            raise Overtaken(", and ".join((str(error), *overtaken))) from None
 
     def was_found_as(self, text: str) -> None:
         for name, part in split(text).items():
