@@ -41,15 +41,18 @@ def put_in_force(
     if it is not; LostInChange if the dashboard does not answer any more. Overtaken where another client has
     configured the deployment meanwhile: that stays.
     """
+    is_taken = False
     try:
         dashboard.put_applications(config)
+        is_taken = True
         return wait_until_in_force(dashboard, before, wanted)
     except ModelAbsent:  # Whoever deleted it while it was changed wants it so.
         raise
     except TargetError as error:
         _check_lives(dashboard, wanted)
         sent = override_in(config, before.application, before.deployment)
-        if why_not := _put_back(dashboard, before, sent, may_still_come=isinstance(error, TargetLost)):
+        may_still_come = isinstance(error, TargetLost)
+        if why_not := _put_back(dashboard, before, sent, is_taken, may_still_come):
             _check_lives(dashboard, wanted)
             raise NotPutBack(
                 f"{error} (the previous configuration could not be put back: {why_not}; deploy "
@@ -107,23 +110,28 @@ def _check_lives(dashboard: Dashboard, wanted: Mapping[str, int]) -> None:
         raise LostInChange(f"{lost} in the middle of a change to {_words(wanted)}") from None
 
 
-def _put_back(dashboard: Dashboard, before: Deployed, sent: Mapping[str, Any], may_still_come: bool) -> str:
+def _put_back(
+    dashboard: Dashboard, before: Deployed, sent: Mapping[str, Any], is_taken: bool, may_still_come: bool
+) -> str:
     """Sets the deployment back to what it had before a failed change. Returns why it is not so, or "".
 
     All else stays as it is told by then: others may have deployed applications since. Nothing is sent where
-    Ray has not taken what was `sent`, unless that `may_still_come`.
+    the deployment is set as before, unless what was `sent` `may_still_come`. Where Ray has not taken that, no
+    replica has changed.
     """
     try:
         now = replace(before, told=dashboard.applications())
-        if now.override == before.override and not may_still_come:
+        is_set_back = now.override == before.override and not may_still_come
+        if is_set_back and not is_taken:
             return ""
         if now.override not in (before.override, sent):
             raise Overtaken(
                 f"another client configured {now.label} at {dashboard.address} while it was changed, with "
                 f"{_words(now.values())}, which stays so"
             )
-        with suppress(TargetError):  # where it is not taken, what is in force decides
-            dashboard.put_applications(with_override(now, before.override))
+        if not is_set_back:
+            with suppress(TargetError):  # where it is not taken, what is in force decides
+                dashboard.put_applications(with_override(now, before.override))
         wait_until_in_force(dashboard, before, before.values(), puts_back=True)
     except (ModelAbsent, Overtaken):
         raise

@@ -118,6 +118,25 @@ def test_what_another_client_sets_of_the_deployment_meanwhile_stays(dashboard):
     assert overrides(dashboard)[0]["num_replicas"] == 4
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "says"),
+    [("HEALTHY", TargetError, "is in force"), ("DEPLOY_FAILED", NotPutBack, "could not be put back")],
+)
+def test_what_another_client_sets_back_meanwhile_is_waited_for(dashboard, status, error, says):
+    def set_back(apps):
+        app = apps["numbers"]
+        dashboard._deploy(app, app["deployed_app_config"] | {"deployments": before})
+        app["deployments"]["Doubled"]["status"] = status
+        app["status"] = status if status == "DEPLOY_FAILED" else "RUNNING"
+
+    before = overrides(dashboard)
+    dashboard.meanwhile = set_back
+    with pytest.raises(TargetError, match=rf"\(the previous configuration {says}") as raised:
+        change(dashboard, instances=3)
+    assert type(raised.value) is error
+    assert len(dashboard.put) == 1
+
+
 def test_a_change_that_the_dashboard_does_not_take_leaves_all_as_it_was(dashboard):
     dashboard.refuses = TargetError("ray://127.0.0.1:8265 wants its cluster's token")
     with pytest.raises(TargetError, match=r"token \(the previous configuration is in force\)$") as raised:
