@@ -9,8 +9,9 @@ With `--rested` N requests come at once after a pause, too, in rounds. So all of
 rest, and the machine file gets their mean service time beside the other (`rrl.queueing.start_up`). The other
 is then of instances that never rest: as many batches wait as are in service.
 
-The configuration found is put back, after Ctrl-C as well. A profile claims its target as rrl-tune does: the
-two, and two of either, exclude each other. After kill -9 the next start of either puts the found one back.
+The configuration found is put back, after Ctrl-C as well. What another client sets in the middle of a change
+ends the profile, and stays. A profile claims its target as rrl-tune does: the two, and two of either, exclude
+each other. After kill -9 the next start of either puts the found one back.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.profiler import measure
 from envs.target_claim import restore_point, restored
 from envs.target_space import cores_of
+from rrl.knobs import in_words
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
 from serving_adapter.control_key import read_control_key
 from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.target import Target, TargetError, open_target
+from serving_adapter.target import Overtaken, Target, TargetError, open_target
 from serving_adapter.whole_files import check_place
 
 AS_FOUND = "the target is as it was found"
@@ -62,13 +64,13 @@ def light_profile(
 ) -> tuple[Machine, int]:
     """The machine, and how many of its entries were measured; the target is left as it was found.
 
-    With `drive_rounds` the machine has times after a rest, too.
+    With `drive_rounds` the machine has times after a rest, too. Overtaken where another client has set
+    something else in the middle of a change: the target is left so.
     """
-    found = target.configuration()
     shape = tuple(map(len, grid))
     count, total_s = np.zeros(shape, int), np.zeros(shape)
     rested_count, rested_s = np.zeros(shape[:3], int), np.zeros(shape[:3])
-    try:
+    with _put_back(target):
         for (i, a), configuration in grid.configurations(target.knobs()):
             n, b = configuration.get("instances", 1), configuration.get("max_batch_size", 1)
             outstanding = n * b if drive_rounds is None else 2 * n * b
@@ -90,8 +92,6 @@ def light_profile(
                     rested_count[of_one] += row.count
                     rested_s[of_one] += row.total_s
             done_one()
-    finally:
-        target.apply(found)
     times_s = np.empty(shape)
     for i, a in np.ndindex(shape[:2]):
         times_s[i, a] = fill(count[i, a], total_s[i, a], grid.instances, grid.batch_sizes)
@@ -104,6 +104,20 @@ def light_profile(
             rested_time_s[i, a] = fill(*measured, grid.instances, (1,))[:, 0]
         machine = replace(machine, rested_time_s=rested_time_s)
     return machine, int(np.count_nonzero(count))
+
+
+@contextmanager
+def _put_back(target: Target) -> Iterator[None]:
+    """Puts what was found back, unless another client has set something else."""
+    found, is_overtaken = target.configuration(), False
+    try:
+        yield
+    except Overtaken:
+        is_overtaken = True
+        raise
+    finally:
+        if not is_overtaken:
+            target.apply(found)
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
@@ -138,7 +152,7 @@ def profile(options: ProfileOptions, target: Target) -> None:
 
 @contextmanager
 def _claimed(target: Target, console: Console) -> Iterator[None]:
-    """Keeps others off. The claim outlives a target that was not put back."""
+    """Keeps others off. The claim outlives a target that was not put back, unless it is another client's."""
     point = restore_point(target, PROFILER)
     try:
         restored(point, target, console)
@@ -148,6 +162,11 @@ def _claimed(target: Target, console: Console) -> Iterator[None]:
         fail(str(error))
     try:
         yield
+    except Overtaken:
+        point.release()
+        theirs = "the target is as another client has set it"
+        print(f"{theirs}; it was found with {in_words(found)}", file=sys.stderr)
+        raise
     except BaseException:
         is_put_back = _released(point, target, found)
         print(AS_FOUND if is_put_back else NOT_PUT_BACK, file=sys.stderr)

@@ -6,20 +6,20 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from envs.filled_times import fill
-from envs.light_profiling import light_profile, main
+from envs.light_profiling import light_profile, main, profile
 from envs.profile_load import ProfileLoad
 from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
 from serving_adapter.knob_limits import KNOBS, Limits
-from serving_adapter.target import LeaseTaken, OpenInferenceTarget, TargetError, TunerLease
+from serving_adapter.target import LeaseTaken, OpenInferenceTarget, Overtaken, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
 from tests.support.waiting import until
 
@@ -145,6 +145,38 @@ def test_an_interrupted_profile_puts_back_what_it_found():
     with pytest.raises(KeyboardInterrupt):
         light_profile(target, interrupted, GRID, requests_per_point=20)
     assert target.in_force == target.found
+
+
+class SharedTarget(ProfiledTarget):
+    """Another client sets something else in the middle of each change."""
+
+    address, model, server, started_s = "localhost:1", "shared", "triton 2.51", 7.0
+    theirs: ClassVar = {"instances": 7, "intra_op_threads": 3, "max_batch_size": 5, "max_queue_delay_us": 0}
+
+    def connect(self, control=True, counters=True):
+        pass
+
+    def config_text(self):
+        return ""
+
+    def take_lease(self, lease):
+        return False
+
+    def apply(self, configuration):
+        super().apply(configuration)
+        self.in_force.update(self.theirs)
+        raise Overtaken("another client set instances=7 while 'shared' was configured, which stays in force")
+
+
+def test_what_another_client_sets_during_a_profile_ends_it_and_stays(tmp_path, state_home, capsys):
+    target: Any = SharedTarget()
+    with pytest.raises(Overtaken):
+        profile(ProfileOptions(target.address, tmp_path / "m.npz"), target)
+    assert len(target.applied) == 1
+    assert target.in_force == target.theirs
+    said = "the target is as another client has set it; it was found with 9 inst. · 3 intra · batch 5"
+    assert said in capsys.readouterr().err
+    assert not list(state_home.iterdir())
 
 
 def test_a_target_without_telemetry_cannot_be_profiled():
