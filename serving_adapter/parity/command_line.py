@@ -109,8 +109,8 @@ def train_parity(options: ParityTrainOptions) -> None:
         model = load_model(named, model_options | {"seed": str(options.seed)})
         if (found := outputs_for(model, dataset)) != outputs:
             raise ValueError(
-                f"the parity model answers {found} numbers, the deployed model {outputs}: leave classes out of "
-                "--architecture-option"
+                f"the parity model answers {found} numbers, the deployed model {outputs}: leave classes out "
+                "of --architecture-option"
             )
         net = network(model.module)
     if options.loss == "mse" and named not in CLASSIFIERS and _are_probabilities(task):
