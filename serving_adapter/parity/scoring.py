@@ -7,7 +7,8 @@
 | `iou` | boxes (N, 4) | intersection over union (section 5.2.1) | of always the mean box |
 | `r2` | numbers (N, d) | 1 - squared error / variance of the labels | 0, of always the mean |
 
-A box is (left, top, right, bottom). All four scores are at most 1, and that is a right answer's.
+A box is (left, top, right, bottom). All four scores are at most 1, and that is a right answer's. An answer
+with a NaN is of no class.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Score:
 
 def _top(count: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     def each(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        are_numbers = ~np.isnan(outputs).any(axis=-1)
         if count == 1:
-            return outputs.argmax(axis=-1) == labels
+            return are_numbers & (outputs.argmax(axis=-1) == labels)
         own = np.take_along_axis(outputs, labels[:, np.newaxis], axis=-1)
-        return (outputs > own).sum(axis=-1) < count
+        return are_numbers & ((outputs > own).sum(axis=-1) < count)
 
     return each
 

@@ -109,9 +109,10 @@ class TrainingTask(Protocol):
 def train(
     net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: TrainingWatch | None = None
 ) -> Trained:
-    """Trains `net` in place; Interrupted if `watch` says so, ValueError for another training's checkpoint.
+    """Trains `net` in place; Interrupted if `watch` says so.
 
-    The last checkpoint stays, for who has the result to delete once that is safe.
+    ValueError for another training's checkpoint, and where the training diverged. The last checkpoint of one
+    that did not diverge stays, for who has the result to delete once that is safe.
     """
     training = _Training(net, task, settings, watch or TrainingWatch())
     training.resume()
@@ -159,6 +160,13 @@ class _Training:
             self.watch.on_step(self.done, self.steps, self.best_score)
 
     def finished(self) -> Trained:
+        if not math.isfinite(self.best_score):
+            if self.watch.checkpoint is not None:  # nothing can go on from it
+                self.watch.checkpoint.unlink(missing_ok=True)
+            raise ValueError(
+                "the training diverged: no validation had finite weights and a finite score; lower the "
+                "learning rate, or scale the data"
+            )
         self.net.load_state_dict(self.best)
         self.net.eval()
         return Trained(self.net, self.best_score, self.seconds, self.processor_seconds)
@@ -185,9 +193,15 @@ class _Training:
         self.net.eval()
         score = self.task.score(self.net)
         self.net.train()
-        if score >= self.best_score:  # of equals the one that was trained for longer
+        # Of equals the one that was trained for longer.
+        if math.isfinite(score) and score >= self.best_score and self._is_sound():
             self.best_score, self.best = score, self._weights()
         self._keep()
+
+    def _is_sound(self) -> bool:
+        """Whether the weights are finite; a buffer may have infinities, as masks do."""
+        finite = all(bool(parameter.isfinite().all()) for parameter in self.net.parameters())
+        return finite and not any(bool(tensor.isnan().any()) for tensor in self.net.state_dict().values())
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.net.state_dict().items()}

@@ -341,6 +341,19 @@ def test_cross_entropy_is_for_networks_of_the_catalogue(folder, tmp_path, monkey
     assert read_architecture(parity).model == "mlp"
 
 
+def test_a_training_that_diverged_writes_no_file(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((60, 1, 4, 4), (60, 2)))
+    np.savez(tmp_path / "numbers.npz", x=x, y=y)
+    out = tmp_path / "b.safetensors"
+    sentence = refusal(
+        *("train-base", "--architecture", "mlp", "--data", tmp_path / "numbers.npz", "--out", out),
+        *("--learning-rate", "1e30", *BASE),
+    )
+    assert "the training diverged" in sentence
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.npz"]
+
+
 def test_an_iou_of_answers_that_are_no_boxes_is_refused(folder, tmp_path):
     arguments = ("train", "--model", folder / "base.safetensors", "--data", folder / "traffic.npz")
     sentence = refusal(*arguments, "--score", "iou", "--out", tmp_path / "p.safetensors", *BASE)

@@ -199,6 +199,35 @@ def test_the_best_validation_is_kept_not_the_last(images):
     assert all(torch.equal(task.best[name], t) for name, t in trained.net.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_training_without_a_finite_validation_is_refused_and_leaves_no_checkpoint(images, tmp_path, kind):
+    settings = TrainingSettings(epochs=3, batch_size=32, learning_rate=1e30)
+    checkpoint = tmp_path / "c.checkpoint"
+    if kind == "classes":
+        net, task = mlp(), deployed_task(images, settings, SCORES["top-1"])
+    else:
+        net, task = box_net(), deployed_task(boxes(60, seed=3), settings, SCORES["r2"])
+    with pytest.raises(ValueError, match=r"the training diverged: .*; lower the learning rate"):
+        train(net, task, settings, TrainingWatch(checkpoint=checkpoint))
+    assert not checkpoint.exists()
+
+
+def test_of_a_training_that_diverges_late_the_weights_from_before_are_kept(images):
+    class Diverging(ClassificationTask):
+        validations = 0
+
+        def loss(self, net, x, chosen, draw):
+            return super().loss(net, x, chosen, draw) * (float("nan") if self.validations == 2 else 1.0)
+
+        def score(self, net: nn.Module) -> float:
+            self.validations += self.validations < 2
+            return super().score(net)
+
+    images = Images(images.x, np.zeros(len(images.x), np.int64))
+    trained = train(mlp(), Diverging(images, QUICK), QUICK)
+    assert all(tensor.isfinite().all() for tensor in trained.net.state_dict().values())
+
+
 def test_validation_images_are_not_trained_with(images):
     training, validation = split(images)
     assert len(training.x) + len(validation.x) == len(images.x)

@@ -22,6 +22,12 @@ def test_top_5_counts_a_label_among_the_five_largest_outputs() -> None:
     assert SCORES["top-1"].each(outputs, labels).tolist() == [False] * 7 + [True]
 
 
+@pytest.mark.parametrize("name", ["top-1", "top-5"])
+def test_an_answer_that_is_no_number_is_of_no_class(name: str) -> None:
+    outputs = np.array([[np.nan] * 8, [1.0] + [0.0] * 7])
+    assert SCORES[name].each(outputs, np.array([0, 0])).tolist() == [False, True]
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
