@@ -98,8 +98,9 @@ class TrainingTask(Protocol):
     """What a network is trained for."""
 
     images: Images
+    validation: Images
     identity: str
-    """Tells tasks on the same images apart."""
+    """Tells tasks on the same images and labels apart."""
 
     def loss(self, net: nn.Module, x: Tensor, chosen: Tensor, draw: torch.Generator) -> Tensor: ...
 
@@ -256,9 +257,13 @@ class _Training:
     @cached_property
     def _identity(self) -> str:
         """Tells trainings apart: their options, data and networks."""
-        images = blake3(self.x.numpy().data.cast("B")).hexdigest()
+        data = blake3()
+        for array in (*self.task.images, *self.task.validation):
+            if array is not None:
+                data.update(f"{array.dtype} {array.shape}".encode())
+                data.update(np.ascontiguousarray(array).data.cast("B"))
         shapes = [tuple(tensor.shape) for tensor in self.net.state_dict().values()]
-        text = f"{asdict(self.settings)} {shapes} {self.task.identity} {images}"
+        text = f"{asdict(self.settings)} {shapes} {self.task.identity} {data.hexdigest()}"
         return blake3(text.encode()).hexdigest()
 
 

@@ -199,6 +199,31 @@ def test_the_best_validation_is_kept_not_the_last(images):
     assert all(torch.equal(task.best[name], t) for name, t in trained.net.state_dict().items())
 
 
+@pytest.mark.parametrize("changed", ["x", "y"])
+@pytest.mark.parametrize("part", ["training", "validation"])
+@pytest.mark.parametrize("kind", ["deployed", "parity"])
+def test_a_checkpoint_of_other_data_is_refused(deployed, images, tmp_path, kind, part, changed):
+    checkpoint = tmp_path / "c.checkpoint"
+
+    def begin(data: Images, watch: TrainingWatch) -> None:
+        if kind == "deployed":
+            train(mlp(), ClassificationTask(data, QUICK), QUICK, watch)
+        else:
+            train(mlp(), ParityTask(deployed, Coding(2), data, "mse", QUICK), QUICK, watch)
+
+    with pytest.raises(Interrupted):
+        begin(images, TrainingWatch(stopping=lambda: True, checkpoint=checkpoint))
+    _, of_validation = split(Images(images.x, np.arange(len(images.x))))
+    chosen = np.isin(np.arange(len(images.x)), of_validation.y, invert=part == "training")
+    other = Images(images.x.copy(), images.y.copy())
+    if changed == "x":
+        other.x[chosen] += 1e-6
+    else:
+        other.y[chosen] = (other.y[chosen] + 1) % CLASSES
+    with pytest.raises(ValueError, match="with other options or data"):
+        begin(other, TrainingWatch(checkpoint=checkpoint))
+
+
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_a_training_without_a_finite_validation_is_refused_and_leaves_no_checkpoint(images, tmp_path, kind):
     settings = TrainingSettings(epochs=3, batch_size=32, learning_rate=1e30)
