@@ -29,6 +29,19 @@ import numpy as np
 from serving_adapter.tensors import TensorSpec
 
 BLOCK_BYTES = 1 << 20  # of each array summed at a time: more would leave the caches before the next term
+MAX_COEFFICIENT = 4096  # of a query in a parity query, k^(r-1): FP32 keeps half of its 24 bits then
+
+
+def check_code(k: int, r: int, names: tuple[str, str] = ("k", "r")) -> None:
+    """ValueError, in one sentence with these names, for a code that nobody could train or serve."""
+    k_name, r_name = names
+    if r > k:
+        raise ValueError(f"{r_name}={r} is more than {k_name}={k}, the size of a coding group; lower it")
+    if k ** (r - 1) > MAX_COEFFICIENT:
+        raise ValueError(
+            f"{k_name}={k} with {r_name}={r} weighs queries up to k^(r-1) = {k ** (r - 1)} times, of which "
+            f"FP32 keeps too few digits (at most {MAX_COEFFICIENT}); lower one of them"
+        )
 
 
 @cache

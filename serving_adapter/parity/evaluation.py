@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from serving_adapter.parity.coding import ENCODERS, coefficients, decode
+from serving_adapter.parity.coding import ENCODERS, check_code, coefficients, decode
 from serving_adapter.parity.scoring import SCORES, Score
 
 ROWS_AT_ONCE = 500
@@ -45,6 +45,7 @@ class Coding:
             raise ValueError(f"k must be from 2 to 64, got {self.k}")
         if self.r < 1 or not 0 <= self.row < self.r:
             raise ValueError(f"row must be from 0 to r - 1, got row={self.row} and r={self.r}")
+        check_code(self.k, self.r)
         if self.encoder not in ENCODERS:
             raise ValueError(f"unknown encoder {self.encoder!r}; known: {', '.join(ENCODERS)}")
 

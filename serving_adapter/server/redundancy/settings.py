@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from serving_adapter.model_configuration import whole_number
+from serving_adapter.parity.coding import check_code
 
 MODES = {
     "none": "every batch runs once",
@@ -33,7 +34,6 @@ LIMITS = {
     "group_timeout_us": (0, 600_000_000),
     "overflow": (0, 1),
 }
-MAX_COEFFICIENT = 4096  # of a query in a parity query, k^(r-1): FP32 keeps half of its 24 bits then
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,8 @@ class ResilienceSettings:
                 f"{_flag('k')}={self.k} needs at least {self.k} instances, so that a coding group's batches "
                 f"run on different workers, but there are {instances}; lower it or raise instances"
             )
-        if self.mode == "parity" and self.r > self.k:
-            raise ValueError(
-                f"{_flag('r')}={self.r} is more than the k={self.k} batches of a coding group; lower it"
-            )
-        if self.mode == "parity" and self.k ** (self.r - 1) > MAX_COEFFICIENT:
-            raise ValueError(
-                f"{_flag('k')}={self.k} with {_flag('r')}={self.r} weighs queries up to k^(r-1) = "
-                f"{self.k ** (self.r - 1)} times, of which FP32 keeps too few digits (at most "
-                f"{MAX_COEFFICIENT}); lower one of them"
-            )
+        if self.mode == "parity":
+            check_code(self.k, self.r, (_flag("k"), _flag("r")))
         if self.mode == "default-answer" and self.late_after_us == 0:
             raise ValueError(
                 f"the mode default-answer needs {_flag('late_after_us')}: the microseconds after "

@@ -83,6 +83,8 @@ def test_every_sample_is_in_one_group_of_a_round_or_left_over():
         ({"k": 1}, "k must be from 2 to 64, got 1"),
         ({"k": 2, "row": 1}, "row must be from 0 to r - 1, got row=1 and r=1"),
         ({"k": 2, "r": 0}, "row must be from 0 to r - 1"),
+        ({"k": 2, "r": 3, "row": 2}, "r=3 is more than k=2, the size of a coding group"),
+        ({"k": 20, "r": 4, "row": 3}, "k=20 with r=4 weighs queries up to"),
         ({"k": 2, "encoder": "xor"}, "unknown encoder 'xor'; known: sum, concat"),
     ],
 )

@@ -353,7 +353,10 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "parity", "k": 5}, "RESILIENCE_K=5 needs at least 5 instances"),
     ({"mode": "parity", "k": "two"}, "RESILIENCE_K.string_value must be a whole number, got 'two'"),
     ({"mode": "parity", "r": 2}, "needs a parity model of k=2, row 1; the server was started with sleep"),
-    ({"mode": "parity", "r": 3, "k": 2}, "RESILIENCE_R=3 is more than the k=2 batches"),
+    (
+        {"mode": "parity", "r": 3, "k": 2},
+        "RESILIENCE_R=3 is more than RESILIENCE_K=2, the size",
+    ),
     (
         {"mode": "parity", "r": 8, "k": 8, "instances": 8},
         "RESILIENCE_K=8 with RESILIENCE_R=8 weighs queries up to k^(r-1)",
