@@ -195,17 +195,28 @@ MIN_SIZE = {"mlp": 1, "lenet5": 4, "vgg11": 2, "resnet18": 1}  # pixels
 
 
 def initialise(net: nn.Module, seed: int) -> None:
-    """Section 5.1's random weights."""
-    generator = torch.Generator().manual_seed(seed)
+    """Section 5.1's random weights; layers that it does not name get those that torch gives them.
+
+    ModelError, with all weights as they were, where some can only stay so.
+    """
     for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.xavier_uniform_(module.weight, generator=generator)
-        elif isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, 0.0, LINEAR_DEVIATION, generator=generator)
-        else:
-            continue
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+        if list(module.parameters(recurse=False)) and not hasattr(module, "reset_parameters"):
+            raise ModelError(
+                f"the weights cannot be drawn at random: a {type(module).__name__} has weights of its own "
+                "and no reset_parameters; start from the deployed weights"
+            )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        for module in net.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.xavier_uniform_(module.weight, generator=generator)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0.0, LINEAR_DEVIATION, generator=generator)
+            elif hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+            if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _model(
@@ -228,9 +239,6 @@ def _model(
     with torch.device("meta"):
         net = (build or ARCHITECTURES[name])(classes, channels, size)
     net = net.to_empty(device="cpu")
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
     initialise(net, seed)
     module = net if answer == "logits" and times == 1.0 else Probabilities(net, times)
     return Model(module, (TensorSpec("x", "FP32", (channels, size, size)),), ("y",))

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from serving_adapter.models import CLASSIFIERS
-from serving_adapter.models.classifiers import ARCHITECTURES, Probabilities, network
+from serving_adapter.models.classifiers import ARCHITECTURES, Probabilities, initialise, network
 from serving_adapter.models.loading import load_model
 from serving_adapter.models.model import ModelError
 from serving_adapter.models.parity_metadata import (
@@ -54,6 +54,39 @@ def test_every_classifier_takes_images_of_the_usual_sizes(name, channels, size):
 
 def test_every_architecture_is_in_the_catalogue():
     assert set(ARCHITECTURES) == set(CLASSIFIERS)
+
+
+def test_layers_of_all_kinds_are_initialised_by_the_seed_alone():
+    def initialised(seed: int) -> list[torch.Tensor]:
+        net = nn.ModuleList(
+            [
+                nn.Embedding(5, 4),
+                nn.Conv1d(4, 4, 3),
+                nn.LayerNorm(4),
+                nn.GRU(4, 4),
+                nn.BatchNorm1d(4),
+                nn.ReLU(),
+            ]
+        )
+        for tensor in net.state_dict().values():
+            tensor.fill_(9)
+        drawn = torch.get_rng_state()
+        initialise(net, seed)
+        assert drawn.equal(torch.get_rng_state())  # what others draw stays as it is
+        return list(net.state_dict().values())
+
+    first = initialised(1)
+    assert not any((tensor == 9).any() for tensor in first)
+    assert all(a.equal(b) for a, b in zip(first, initialised(1), strict=True))
+    assert not all(a.equal(b) for a, b in zip(first, initialised(2), strict=True))
+
+
+def test_weights_that_cannot_be_drawn_anew_are_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2))
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.raises(ModelError, match="MultiheadAttention has weights of its own and no reset_parameters"):
+        initialise(net, 0)
+    assert all(tensor.equal(before[name]) for name, tensor in net.state_dict().items())
 
 
 def test_lenet_is_the_original_at_32_pixels():

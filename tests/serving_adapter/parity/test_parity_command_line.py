@@ -19,6 +19,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from serving_adapter.models.loading import load_model
 from serving_adapter.models.model import ModelError
 from serving_adapter.models.parity_metadata import read_architecture, read_parity_metadata, weights_digest
+from serving_adapter.models.weights_files import save_weights
 from serving_adapter.parity.command_line import main
 
 COMMAND = [sys.executable, "-m", "serving_adapter.parity.command_line"]
@@ -352,6 +353,26 @@ def test_a_training_that_diverged_writes_no_file(tmp_path):
     )
     assert "the training diverged" in sentence
     assert [path.name for path in tmp_path.iterdir()] == ["numbers.npz"]
+
+
+def test_a_random_start_keeps_nothing_of_the_deployed_model(folder, tmp_path, monkeypatch):
+    options = {"classes": "3", "channels": "1", "size": "4", "width": "4"}
+    net = load_model("resnet18", options).module
+    for tensor in net.state_dict().values():
+        tensor.fill_(3)
+    base, began = tmp_path / "base.safetensors", {}
+    save_weights(base, net, "resnet18", options)
+
+    def begun(net, task, settings, watch):
+        began.update({name: tensor.clone() for name, tensor in net.state_dict().items()})
+        raise ValueError("the weights are known")
+
+    monkeypatch.setattr("serving_adapter.parity.command_line.train", begun)
+    arguments = ("train", "--model", base, "--data", folder / "images.npz", "--device", "cpu")
+    refusal(*arguments, "--start", "random", "--seed", 5, "--out", tmp_path / "p.safetensors")
+    fresh = load_model("resnet18", options | {"seed": "5"}).module.state_dict()
+    assert began.keys() == fresh.keys()
+    assert all(began[name].equal(tensor) for name, tensor in fresh.items())
 
 
 def test_an_iou_of_answers_that_are_no_boxes_is_refused(folder, tmp_path):
