@@ -28,6 +28,7 @@ from serving_adapter.parity.datasets import Images, are_images
 
 MAX_VALIDATIONS = 50  # at most, spread over the training
 WARM_UP_STEPS = 100
+SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that the seeds of all steps differ, in their low 32 bits too
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def train(
     """
     training = _Training(net, task, settings, watch or TrainingWatch())
     training.resume()
-    training.run()
+    # What the caller draws from the global generators stays as it is.
+    with torch.random.fork_rng([settings.device] if _is_cuda(settings.device) else []):
+        training.run()
     return training.finished()
 
 
@@ -153,6 +156,7 @@ class _Training:
             if self.watch.stopping():
                 self._keep()
                 raise Interrupted
+            self._seed_modules()
             self._step()
             self.seconds = before + time.monotonic() - began
             self.processor_seconds = processor_before + time.process_time() - processor_began
@@ -184,6 +188,12 @@ class _Training:
         loss.backward()
         self.optimiser.step()
         self.done += 1
+
+    def _seed_modules(self) -> None:
+        """Dropout and the like draw from torch's global generators: by the seed and the step alone."""
+        seed = (self.settings.seed + SEED_STEP * (self.done + 1)) % 2**64
+        for generator in _global_generators(self.settings.device):
+            generator.manual_seed(seed)
 
     def _learning_rate(self) -> float:
         warm = min(1.0, (self.done + 1) / WARM_UP_STEPS)
@@ -265,6 +275,21 @@ class _Training:
         shapes = [tuple(tensor.shape) for tensor in self.net.state_dict().values()]
         text = f"{asdict(self.settings)} {shapes} {self.task.identity} {data.hexdigest()}"
         return blake3(text.encode()).hexdigest()
+
+
+def _is_cuda(device: str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def _global_generators(device: str) -> list[torch.Generator]:
+    """The processor's, and that of the GPU in use."""
+    if not _is_cuda(device):
+        return [torch.default_generator]
+    index = torch.device(device).index
+    return [
+        torch.default_generator,
+        torch.cuda.default_generators[torch.cuda.current_device() if index is None else index],
+    ]
 
 
 def augmented(x: Tensor, shift_pixels: int, flip: bool, draw: torch.Generator) -> Tensor:

@@ -145,9 +145,16 @@ def test_the_seed_decides_everything(images):
 
 
 @pytest.mark.parametrize("steps", [1, 11, 40])
-def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, tmp_path, steps):
+@pytest.mark.parametrize("dropout", [False, True])
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, tmp_path, steps, dropout):
+    def net(seed: int = 0) -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.2), mlp(seed)) if dropout else mlp(seed)
+
     task = ParityTask(deployed, Coding(2), images, "mse", QUICK)
-    expected = train(mlp(), task, QUICK)
+    first, drawn = net(), torch.get_rng_state()
+    expected = train(first, task, QUICK)
+    assert drawn.equal(torch.get_rng_state())  # what others draw stays as it is
+    torch.rand(1)
     checkpoint = tmp_path / "p.checkpoint"
     done = 0
 
@@ -156,9 +163,9 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, 
         done = count
 
     with pytest.raises(Interrupted):
-        train(mlp(), task, QUICK, TrainingWatch(on_step, lambda: done == steps, checkpoint))
+        train(net(), task, QUICK, TrainingWatch(on_step, lambda: done == steps, checkpoint))
     assert checkpoint.exists()
-    resumed = train(mlp(seed=9), task, QUICK, TrainingWatch(checkpoint=checkpoint))
+    resumed = train(net(seed=9), task, QUICK, TrainingWatch(checkpoint=checkpoint))
     assert same(resumed.net, expected.net)
     assert resumed.score == expected.score
     assert checkpoint.exists()  # until the weights are written
