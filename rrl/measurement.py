@@ -204,9 +204,17 @@ MIN_UNANSWERED = 5  # requests; fewer may have come too late to be answered
 
 def tells_nothing(measurement: Measurement) -> bool:
     """True if nothing was answered of a few requests, none of which waited when the interval began."""
-    waited = measurement.backlog > measurement.backlog_growth
-    answered = measurement.completions + measurement.failures > 0
-    return not answered and not waited and measurement.arrivals < MIN_UNANSWERED
+    return leaves_unanswered(measurement) and not found_waiting(measurement)
+
+
+def leaves_unanswered(measurement: Measurement) -> bool:
+    """True if few requests came, and nothing was answered, not even what waited before."""
+    return not measurement.answered and measurement.arrivals < MIN_UNANSWERED
+
+
+def found_waiting(measurement: Measurement) -> bool:
+    """True if requests were in the server when the interval began."""
+    return measurement.backlog > measurement.backlog_growth
 
 
 def all_failed(measurement: Measurement) -> bool:

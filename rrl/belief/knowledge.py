@@ -30,7 +30,7 @@ from rrl.belief.load.forecast import LoadForecast, items_per_request
 from rrl.belief.load.offered import offered_load
 from rrl.belief.model_error import ERROR_LIMIT, ReplayError
 from rrl.belief.remembered import USUAL_INTERVALS
-from rrl.belief.replay import Replay
+from rrl.belief.replay import Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective
@@ -218,15 +218,16 @@ class Knowledge:
         """Learns what the replay of this interval got wrong.
 
         Nothing is learned from an interval that began or ended with a backlog, or that was expected to answer
-        nothing. One that answered nothing is as slow as an error can be, and one that was aborted no faster
-        than it was until then.
+        nothing. Else one that answered nothing is as slow as an error can be, and one that was aborted no
+        faster than it was until then.
         """
         if tells_nothing(measurement):
             return
         if measurement.completions == 0:
             if measurement.failures:  # These count by themselves.
                 return
-            self.model_error.learn(number, ERROR_LIMIT, ABORTED_SD**2)
+            if self._expected_answers(number, measurement):
+                self.model_error.learn(number, ERROR_LIMIT, ABORTED_SD**2)
             return
         backlog_before = measurement.backlog - measurement.backlog_growth
         few = max(2 * self.replay.instances[number], MAX_SHARE_CARRIED_OVER * measurement.completions)
@@ -255,10 +256,21 @@ class Knowledge:
 
     def _replayed_logs(self, number: int, stretches: list[tuple[np.ndarray, float]]) -> np.ndarray:
         """(stretches,) ln of the mean latency, had the interval learned last been each of these."""
+        return np.asarray(np.log(self._replayed_then(number, stretches).mean_ms[0]))
+
+    def _expected_answers(self, number: int, measurement: Measurement) -> bool:
+        """True if in the interval learned last a request was expected to be answered before its end."""
+        after = np.empty(0), measurement.duration_s  # in which the rest is answered
+        stretches = [each for seen in self._possible(measurement) for each in (seen, after)]
+        return bool((self._replayed_then(number, stretches, together=2).completions[0, ::2] >= 1).all())
+
+    def _replayed_then(
+        self, number: int, stretches: list[tuple[np.ndarray, float]], together: int = 1
+    ) -> Latencies:
+        """(1, stretches) on the machine as it was in the interval learned last."""
         slower = self._slower(self.service_times.log_slowness + self.service_times.log_beside)
-        windows = as_windows(stretches, slowness=np.full(len(stretches), slower))
-        found = self._load.as_learned_last(np.array([number]), np.ones(1), windows, self.sharing)
-        return np.asarray(np.log(found.mean_ms[0]))
+        windows = as_windows(stretches, together, np.full(len(stretches), slower))
+        return self._load.as_learned_last(np.array([number]), np.ones(1), windows, self.sharing)
 
     def _by_bursts(self, number: int, measurement: Measurement, log_ms: float) -> float:
         """ln of this latency over that under Poisson arrivals.

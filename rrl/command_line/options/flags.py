@@ -59,7 +59,7 @@ class TuneFlags:
     knobs: tuple[str, ...] = ()
     """What to tune, e.g. instances=1:4,max_batch_size=1,2,4,8; without it, the target's knobs."""
     interval_s: float = 5.0
-    """Seconds from one decision to the next."""
+    """Seconds from one decision to the next; best several times as long as a request takes."""
     settle_s: float = 1.0
     """Their first part, which is not measured after a change; after a reload at least twice as long."""
     intervals: int | None = None

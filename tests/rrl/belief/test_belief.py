@@ -329,6 +329,17 @@ def test_nothing_is_learned_of_the_model_from_an_interval_that_was_cut_short_or_
         np.testing.assert_array_equal(belief.model_error.log_ratio, 0.0)
 
 
+@pytest.mark.parametrize(("duration_s", "learned_last"), [(0.01, START), (8.0, TWO)])
+def test_an_interval_without_answers_is_an_error_only_where_some_were_expected(
+    duration_s: float, learned_last: int
+) -> None:
+    belief = lived([START] * 2, Poisson(RATE_PER_S)).belief
+    belief.learn(TWO, Measurement(duration_s, 1, 0, 0, backlog=2, backlog_growth=1))
+    seen = belief.model_error.learned_last
+    assert seen is not None
+    assert seen.number == learned_last
+
+
 def test_an_interval_without_arrivals_teaches_nothing() -> None:
     belief = Belief(SPACE, MeanLatency(), cores=2)
     belief.learn(START, Measurement(8.0, 0, 0, 0))

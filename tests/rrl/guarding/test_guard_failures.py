@@ -93,6 +93,41 @@ def test_a_few_requests_that_came_too_late_to_be_answered_tell_nothing() -> None
     assert guard.judge(BAD, math.nan, waited).rollback
 
 
+def test_while_answers_take_longer_than_an_interval_under_the_start_too_to_wait_for_one_is_no_fault() -> None:
+    guard = begun(start_ms=6e3)  # intervals of 4 s
+    one = replace(measured(math.nan, completions=0), arrivals=1, backlog=2, backlog_growth=1)
+    late, waits = replace(one, backlog=1), replace(one, arrivals=0, backlog=1, backlog_growth=0)
+    answered = replace(measured(6e3, completions=1), arrivals=0, backlog_growth=-1)
+    guard.admit(BAD)
+    for _ in range(10):  # each request is answered in the fourth interval that it is there
+        assert not guard.judge(BAD, math.nan, late).rollback
+        for _ in range(2):
+            assert guard.admit(None)[:2] == (BAD, "hold")
+            assert not guard.judge(BAD, math.nan, waits).rollback
+        assert guard.admit(None)[:2] == (BAD, "hold")
+        assert not guard.judge(BAD, 6e3, answered).rollback
+        guard.admit(BAD)
+    assert guard.fitness.fits(BAD)
+
+
+def test_a_server_that_hangs_is_left_after_a_few_times_what_answers_take_under_the_start() -> None:
+    guard = begun(start_ms=6e3)
+    waits = replace(measured(math.nan, completions=0), arrivals=1, backlog=2, backlog_growth=1)
+    for _ in range(4):  # 16 s, and 3 x 6 s is a fault
+        guard.admit(BAD)
+        assert guard.judge(BAD, math.nan, waits)[:2] == (False, False)
+    assert guard.admit(None)[:2] == (BAD, "hold")
+    assert guard.judge(BAD, math.nan, waits)[:3] == (True, False, "nothing was completed")
+    assert not guard.fitness.fits(BAD)
+
+
+def test_many_requests_of_which_none_is_answered_are_a_fault_however_long_answers_take() -> None:
+    guard = begun(start_ms=6e3)
+    guard.admit(BAD)
+    many = replace(measured(math.nan, completions=0), arrivals=40, backlog=41, backlog_growth=40)
+    assert guard.judge(BAD, math.nan, many).rollback
+
+
 def test_an_interval_in_which_nothing_completes_is_an_abort_unless_it_is_the_starts() -> None:
     guard = begun()
     guard.admit(BAD)
