@@ -18,7 +18,7 @@ from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief, while_kept
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
-from rrl.guided.candidates import without_vain_delays
+from rrl.guided.candidates import needing_no_less, without_vain_delays
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
@@ -50,6 +50,7 @@ class Guided(Agent):
         self._learned = 0  # intervals
         self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
+        self._taken: set[int] = set()  # by the target
         self._compared: Contenders | None = None
         # None: tried, or there is none
         self._thumb = first_choice.rule_of_thumb(task.space, task.cores, task.found)
@@ -62,6 +63,7 @@ class Guided(Agent):
         """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
         measurement = transition.measurement
         self._in_force = self.space.number_of_action(transition.action)
+        self._taken.add(self._in_force)
         unanswered = not (measurement.gap or measurement.completions or tells_nothing(measurement))
         if measurement.arrivals == measurement.failures == 0 or not (transition.has_cost or unanswered):
             return
@@ -80,15 +82,13 @@ class Guided(Agent):
     def refused(self, number: int) -> None:
         """The target did not take this configuration. Once may be chance.
 
-        After twice neither it nor more instances with the same other knobs are proposed: they need no less
-        memory.
+        After twice neither it is proposed nor what needs no less memory. Where something of that kind was
+        taken before, memory is not the reason, and it alone is left out.
         """
         self._refusals[number] += 1
         if self._refusals[number] > 1:
-            others = [k for k, name in enumerate(self.space.names) if name != "instances"]
-            alike = (self.space.indices[:, others] == self.space.indices[number, others]).all(axis=1)
-            more = self.belief.replay.instances >= self.belief.replay.instances[number]
-            self.belief.replay.disallow(np.flatnonzero(alike & more))
+            alike = np.flatnonzero(needing_no_less(self.space, number))
+            self.belief.replay.disallow(np.array([number]) if self._taken.intersection(alike) else alike)
 
     def recommended(self) -> int | None:
         """The configuration expected to cost least while it is kept; None where that is overloaded."""

@@ -97,6 +97,30 @@ def test_what_is_refused_twice_is_not_proposed_again_nor_more_of_it() -> None:
         assert not (configuration["intra_op_threads"] == 2 and configuration["instances"] >= 3)
 
 
+def left_out(agent: Guided, refused: int) -> np.ndarray:
+    """What may not be proposed after it was refused twice."""
+    agent.refused(refused)
+    assert agent.belief.replay.allowed.all()
+    agent.refused(refused)
+    return np.flatnonzero(~agent.belief.replay.allowed)
+
+
+def test_larger_batches_are_left_out_with_what_is_refused_whatever_the_delay() -> None:
+    space = ConfigurationSpace.of(instances=[1, 2, 3], max_batch_size=[1, 4, 8], max_queue_delay_us=[0, 1000])
+    refused = space.number({"instances": 2, "max_batch_size": 4, "max_queue_delay_us": 1000})
+    instances, batch, _ = space.values.T
+    expected = np.flatnonzero((instances >= 2) & (batch >= 4))
+    assert left_out(Guided(Task(space)), refused).tolist() == expected.tolist()
+
+
+def test_it_alone_is_left_out_where_what_needs_no_less_was_taken() -> None:
+    agent = Guided(Task(SPACE))
+    taken = SPACE.number({"instances": 3, "intra_op_threads": 2})
+    agent.update(replace(transitions(0, Guided(Task(SPACE)), 1)[0], action=SPACE.action(taken)))
+    refused = SPACE.number({"instances": 2, "intra_op_threads": 2})
+    assert left_out(agent, refused).tolist() == [refused]
+
+
 def test_what_it_recommends_bears_what_came_lately_too() -> None:
     agent = Guided(Task(SPACE))
     transitions(0, agent)
