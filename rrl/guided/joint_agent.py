@@ -1,13 +1,12 @@
 """The default agent for several models that share one machine: one decision for all of them.
 
 belief   of each model, and what they slow each other by      `rrl.belief.several_models.joint`
+refusals what the target did not take                         `joint_refusals`
 search   the promising part of the joint grid                 `joint_search`
 rule     the same as for one model                            `acquisition`
 """
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from rrl.belief.several_models.joint import JointBelief
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.agent import NONE_YET, Guided
+from rrl.guided.joint_refusals import JointRefusals
 from rrl.guided.joint_search import JointSearch
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.joint import by_model
@@ -32,20 +32,19 @@ class JointGuided(Guided):
             task.space, task.objective, task.cores, task.found, seed
         )
         self._rule = _JointAcquisition(self.belief, task.settles, settings)
-        self._search = JointSearch(self.belief, task.excluded)
+        self._search = JointSearch(self.belief)
+        self._refused = JointRefusals(self.belief.joint, task.excluded)
         self._in_force = NONE_YET
         self._learned = 0
         self._kept_off: frozenset[int] = frozenset()
-        self._refusals: Counter[int] = Counter()
+        self._taken: set[int] = set()
         self._compared: Contenders | None = None
         self._thumb = self._rule_of_thumb(task)
         self._next = self._first()
 
     def refused(self, number: int) -> None:
         """The target did not take this joint configuration. After twice it is not proposed again."""
-        self._refusals[number] += 1
-        if self._refusals[number] > 1:
-            self._search.allowed[number] = False
+        self._refused.refused(number, self._in_force, self._taken)
 
     def _first(self) -> int:
         """The central configuration of each model alone; the fewest threads where the budget forbids it."""
@@ -71,10 +70,17 @@ class JointGuided(Guided):
         return int(joint.joined(np.array([parts], dtype=int))[0])
 
     def _allows(self, numbers: np.ndarray) -> np.ndarray:
-        return self._search.allowed[numbers] & ~np.isin(numbers, list(self._kept_off))
+        return self._refused.allowed[numbers] & ~np.isin(numbers, list(self._kept_off))
 
     def _candidates(self) -> np.ndarray:
-        return self._search.promising(self._in_force, self.settings.contenders)
+        telling = self._refused.telling(self._in_force, self._taken)
+        return self._search.promising(self._in_force, self.settings.contenders, telling)
+
+    def _chosen(self) -> int:
+        chosen = super()._chosen()
+        if chosen == self._in_force:
+            self._refused.acquit()
+        return chosen
 
 
 class _JointAcquisition(Acquisition):

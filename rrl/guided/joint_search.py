@@ -51,14 +51,13 @@ class _ShortList(NamedTuple):
 class JointSearch:
     """Looks for the configurations of a joint grid that are worth a closer look."""
 
-    def __init__(self, belief: JointBelief, excluded: frozenset[int]) -> None:
+    def __init__(self, belief: JointBelief) -> None:
         self._belief = belief
-        self.allowed = np.ones(math.prod(belief.joint.sizes), dtype=bool)
-        """(size,) those that may be proposed."""
-        self.allowed[list(excluded)] = False
+        self._allowed = np.ones(0, dtype=bool)  # (size,) those that are looked for
 
-    def promising(self, in_force: int, count: int) -> np.ndarray:
-        """(K,) at most so many: the cheapest, the cheapest hoped for, and what is in force."""
+    def promising(self, in_force: int, count: int, allowed: np.ndarray) -> np.ndarray:
+        """(K,) at most so many: the cheapest allowed, the cheapest hoped for, and what is in force."""
+        self._allowed = allowed
         joint = self._belief.joint
         now = joint.parts(np.array([in_force]))[0]
         lists = [self._short_list(k, now) for k in range(len(now))]
@@ -69,7 +68,7 @@ class JointSearch:
         both = np.stack(orders, axis=1).ravel()
         _, first = np.unique(both, return_index=True)
         found = numbers[both[np.sort(first)][: count - 1]]
-        found = found[self.allowed[found]]
+        found = found[allowed[found]]
         return found if in_force in found else np.append(found, in_force)
 
     def _short_list(self, k: int, now: np.ndarray) -> _ShortList:
@@ -112,13 +111,13 @@ class JointSearch:
         return np.unique(np.vstack([beam, [present]]), axis=0)
 
     def _costs_ms(self, lists: list[_ShortList], index: np.ndarray, hoped: bool = False) -> np.ndarray:
-        """(K,) expected mean latency of joint configurations; infinite for what may not be proposed."""
+        """(K,) expected mean latency of joint configurations; infinite for what is not allowed."""
         belief = self._belief
         parts = _parts(lists, index)
         g = belief.log_slower(parts)
         logs = [g[:, k] - hoped * each.sd[index[:, k]] for k, each in enumerate(lists)]
         costs = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
-        return np.where(self.allowed[belief.joint.joined(parts)], costs @ belief.weights, np.inf)
+        return np.where(self._allowed[belief.joint.joined(parts)], costs @ belief.weights, np.inf)
 
 
 def _parts(lists: list[_ShortList], index: np.ndarray) -> np.ndarray:

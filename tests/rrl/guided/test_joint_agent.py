@@ -7,10 +7,12 @@ import pytest
 
 from baselines import make_agent
 from envs.joint_simulated import JointSimulatedServing, true_costs
-from rrl.agent import Task, live
+from rrl.agent import Task, Transition, live
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guided.joint_agent import JointGuided
-from rrl.joint import JointSpace, of_models
+from rrl.guided.joint_refusals import JointRefusals
+from rrl.joint import JointSpace, of_models, together
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.shared_machine import Contention
@@ -163,3 +165,87 @@ def test_what_the_guard_refuses_and_what_the_target_refuses_is_left() -> None:
         agent.refused(other)
     agent.update(last)
     assert env.space.number_of_action(agent.act(last.next_observation)) != other
+
+
+def answered(rate_per_s: float, service_s: float, mean_ms: float) -> Measurement:
+    """What an interval of one model tells, whose latency varies little."""
+    count, took = round(5 * rate_per_s), 1e3 * service_s
+    mean, waited, served = (
+        LatencySummary(ms, ms, 1.3 * ms, 1.5 * ms) for ms in (mean_ms, mean_ms - took, took)
+    )
+    rows = (ServiceTimes(1, 1, count, count * service_s),)
+    return Measurement(5.0, count, count, 0, mean, waited, served, 1.0, telemetry=rows)
+
+
+def test_one_model_s_refused_part_is_found_by_changing_one_model_alone() -> None:
+    """The target refuses more than two instances of the second model, whatever the first one has."""
+    space = ConfigurationSpace.parse("a.instances=1:6,b.instances=1:6")
+    agent = make_agent("guided", Task(space, cores=16), 0)
+    measurement = together({"a": answered(30, 0.05, 100), "b": answered(30, 0.06, 300)})
+    start = space.action(space.number({"a.instances": 2, "b.instances": 2}))
+    lesson = Transition(np.zeros(0), start, measurement.latency.mean_ms, np.zeros(0), measurement)
+    agent.update(lesson)
+    for _ in range(3):
+        proposed = space.number_of_action(agent.act(lesson.next_observation))
+        if space.configuration(proposed)["b.instances"] <= 2:
+            break
+        for _ in range(2):
+            agent.refused(proposed)
+        agent.update(lesson)
+    assert space.configuration(proposed)["b.instances"] <= 2
+    assert proposed != space.number_of_action(start)
+
+
+SMALL = JointSpace({name: ConfigurationSpace.of(instances=[1, 2, 3]) for name in ("a", "b")})
+
+
+def refusals(*changes: tuple[tuple[int, int], tuple[int, int]], taken: set[tuple[int, int]]) -> JointRefusals:
+    """After the target refused each change from one to the other, twice, given by instances."""
+    found = JointRefusals(SMALL, frozenset())
+    for before, after in changes:
+        for _ in range(2):
+            found.refused(joint_number(after), joint_number(before), set(map(joint_number, taken)))
+    return found
+
+
+def joint_number(instances: tuple[int, int]) -> int:
+    return int(SMALL.joined(np.array([instances]) - 1)[0])
+
+
+def instances_of(allowed: np.ndarray) -> set[tuple[int, int]]:
+    return {(int(a) + 1, int(b) + 1) for a, b in SMALL.parts(np.flatnonzero(allowed))}
+
+
+EVERY = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+
+
+def test_what_one_model_is_refused_is_left_out_beside_every_value_of_the_others() -> None:
+    found = refusals(((3, 1), (3, 2)), taken={(3, 1)})
+    assert instances_of(found.allowed) == {(a, 1) for a in (1, 2, 3)}
+
+
+def test_where_one_model_s_part_was_taken_the_others_must_need_no_less_too() -> None:
+    """As where the models share the memory of a machine."""
+    found = refusals(((2, 1), (2, 3)), taken={(1, 3), (2, 1)})
+    assert instances_of(found.allowed) == EVERY - {(2, 3), (3, 3)}
+
+
+def test_of_a_refused_change_of_several_what_needs_no_less_in_each_is_left_out() -> None:
+    found = refusals(((1, 1), (2, 2)), taken={(1, 1)})
+    assert instances_of(found.allowed) == EVERY - {(2, 2), (2, 3), (3, 2), (3, 3)}
+
+
+def test_what_needs_less_than_something_taken_is_left_out_alone() -> None:
+    found = refusals(((3, 3), (2, 2)), taken={(3, 3)})
+    assert instances_of(found.allowed) == EVERY - {(2, 2)}
+
+
+def test_after_a_refused_change_of_several_one_changes_alone_and_then_another() -> None:
+    start, taken = joint_number((1, 1)), {joint_number((1, 1))}
+    found = refusals(((1, 1), (3, 3)), taken={(1, 1)})
+    assert instances_of(found.telling(start, taken)) == {(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)}
+    for _ in range(2):
+        found.refused(joint_number((1, 2)), start, taken)
+    assert instances_of(found.telling(start, taken)) == {(1, 1), (2, 1), (3, 1)}
+    new = joint_number((2, 1))
+    np.testing.assert_array_equal(found.telling(new, taken | {new}), found.allowed)
