@@ -225,10 +225,13 @@ class Guard:
             return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)
-        if failed or not math.isfinite(cost) or self._check.aborted_by_its_fault(number, measurement):
+        costs = math.isfinite(cost)
+        if not costs and measurement.completions and not failed:
+            return Judgement(False, False, "the latency that the objective goes by was not told")
+        if failed or not costs or self._check.aborted_by_its_fault(number, measurement):
             self.fitness.aborted(number, self.memory.load_of(measurement))
-        if not math.isfinite(cost):
-            nothing = "nothing was completed"
+        if not costs:
+            nothing = f"{failed} requests failed" if measurement.completions else "nothing was completed"
             return (
                 Judgement(False, False, nothing) if number == self.start else self._roll_back(False, nothing)
             )

@@ -97,6 +97,12 @@ class Goodput(_ByRate):
 
     slo_p95_ms: float
 
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        """NaN, too, where it is not told how many of the answers were within the limit."""
+        if measurement.completions and math.isnan(latency_ms(measurement, "p95_ms")):
+            return math.nan
+        return super().cost(measurement, configuration)
+
     def costs(self, of: PredictedIntervals) -> np.ndarray:
         share = share_within(self.slo_p95_ms, of.mean_ms, of.p95_ms)
         least = LEAST_SHARE * np.minimum(1.0, self.slo_p95_ms / of.p95_ms)

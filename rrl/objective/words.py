@@ -55,7 +55,10 @@ class Objective(Protocol):
     def slo_p95_ms(self) -> float | None: ...
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        """The number to minimise; NaN where nothing was completed, nothing failed and nothing is waiting."""
+        """The number to minimise; NaN where nothing was completed, nothing failed and nothing is waiting.
+
+        NaN, too, where answers came without the latency that it goes by.
+        """
         ...
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:

@@ -120,6 +120,13 @@ def test_an_interval_without_answers_costs_most_and_one_without_requests_nothing
     assert math.isnan(objective.cost(Measurement(10.0, 0, 0, 0), {}))
 
 
+@pytest.mark.parametrize("name", ["strict-slo", "least-resources", "goodput", "capacity"])
+def test_answers_without_a_p95_have_no_cost_by_it(name: str) -> None:
+    """As those that the tap did not see, of which the server tells the mean alone."""
+    answered = Measurement(5.0, 1, 1, 0, LatencySummary(20.0))
+    assert math.isnan(make_objective(name, 50.0).cost(answered, SPACE.configuration(0)))
+
+
 def test_under_least_resources_nearer_to_the_limit_costs_less_whatever_the_threads() -> None:
     p95_ms = np.array([100.1, 101.0, 1100.0, 1200.0, 1e6])
     costs = LeastResources(100.0).costs(PredictedIntervals(p95_ms, p95_ms, np.array([1000, 500, 100, 10, 1])))

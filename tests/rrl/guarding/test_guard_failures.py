@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rrl.guarding.guard import Guard
+from rrl.guarding.guard import Guard, Judgement
 from rrl.guarding.settings import GuardSettings
+from rrl.measurement import LatencySummary
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, begun, begun_failing, measured, tell
 
@@ -167,3 +168,28 @@ def test_costs_rise_with_failed_requests_and_a_broken_limit_and_are_none_if_noth
     assert cost(100.0, **ABORTED) > cost(100.0)
     if objective.slo_p95_ms is not None:
         assert cost(151.0) > cost(149.0) + 60
+
+
+def untold(guard: Guard, failures: int = 0) -> Judgement:
+    """An interval of GOOD with answers whose p95 nobody tells."""
+    guard.admit(GOOD)
+    m = replace(measured(failures=failures), latency=LatencySummary(50.0))
+    return guard.judge(GOOD, StrictSLO(100.0).cost(m, {}), m)
+
+
+def test_answers_whose_p95_is_not_told_speak_against_no_configuration() -> None:
+    guard = begun()
+    judgement = untold(guard)
+    assert not judgement.rollback
+    assert not judgement.learn
+    assert "not told" in judgement.reason
+    assert guard.fitness.fits(GOOD)
+    assert GOOD not in guard.refuses
+
+
+def test_failures_among_them_do() -> None:
+    guard = begun()
+    judgement = untold(guard, failures=100)
+    assert judgement.rollback
+    assert judgement.reason == "100 requests failed"
+    assert not guard.fitness.fits(GOOD)
