@@ -252,12 +252,15 @@ class Multiple:
     agent: str
     other: str
     multiple: float  # of their interquartile means
-    median: float  # over machines
+    median: float  # over machines with any excess
     worst: float
 
 
 def excess_multiples(decisions: np.ndarray) -> list[Multiple]:
-    """Every agent against every other. NaN: neither has any excess. Infinite: the other alone has none."""
+    """Every agent against every other. NaN: neither has any excess. Infinite: the other alone has none.
+
+    A machine on which neither has any counts neither in the median nor as the worst.
+    """
     found = figures_of_runs(decisions, {"excess": figures()["excess"]})
     excess = {runs.agent: runs.values["excess"] for runs in found}
     rows = []
@@ -265,7 +268,7 @@ def excess_multiples(decisions: np.ndarray) -> list[Multiple]:
         for other, theirs in excess.items():
             if agent != other:
                 pairs = zip(own.sum(axis=1), theirs.sum(axis=1), strict=True)
-                of_machines = [_quotient(a, b) for a, b in pairs]
+                of_machines = [_quotient(a, b) for a, b in pairs if a > 0 or b > 0] or [math.nan]
                 multiple = _quotient(interquartile_mean(own), interquartile_mean(theirs))
                 worst, median = float(np.max(of_machines)), float(np.median(of_machines))
                 rows.append(Multiple(agent, other, multiple, median, worst))

@@ -181,6 +181,23 @@ def test_the_excess_is_a_multiple_of_the_others() -> None:
     assert pairs["a", "oracle"].multiple == math.inf
 
 
+def test_a_machine_without_any_excess_of_either_does_not_hide_the_others() -> None:
+    excesses = {"rule": (0.0, 0.2), "best-fixed": (0.0, 0.1), "oracle": (0.0, 0.0)}
+    table = np.concatenate(
+        [
+            run(agent, machine, 0, np.full(10, 1 + excess))
+            for agent, by_machine in excesses.items()
+            for machine, excess in zip(("m1", "m2"), by_machine, strict=True)
+        ]
+    )
+    pairs = {(row.agent, row.other): row for row in excess_multiples(table)}
+    assert pairs["rule", "best-fixed"].median == pytest.approx(2.0)
+    assert pairs["rule", "best-fixed"].worst == pytest.approx(2.0)
+    assert pairs["rule", "oracle"].worst == math.inf
+    alike = excess_multiples(table[(table["machine"] == "m1") & (table["agent"] != "oracle")])
+    assert all(math.isnan(row.median) and math.isnan(row.worst) for row in alike)
+
+
 def test_a_table_of_decisions_is_read_as_it_was_written(tmp_path: Path) -> None:
     table = np.concatenate([run("a", "m1", 0, np.linspace(1, 2, 7)), run("b", "m1", 3, np.ones(7))])
     table["cost_ms"][2] = math.nan
