@@ -3,11 +3,15 @@
 An episode is a stretch of a run's intervals in which each begins where the one before ended. A run is more
 than one episode where it was broken off and resumed. Episodes are truncated at their ends, never terminated.
 
+An interval without a cost is no step, and ends the episode. Such is one with a gap, one in which nothing was
+completed, and one in which the target kept another configuration than the one that was asked for.
+
 | of a step | is |
 |---|---|
 | observation, action | as in `ServingEnv`; the action is what was in force, whoever chose it |
-| reward | minus the objective's cost; 0 where nothing was completed |
-| info `has_cost`, `learned` | whether there is anything to learn from, and whether the run's agent did |
+| reward | minus the objective's cost |
+| info `has_cost` | true of every step; false of what is from before |
+| info `learned` | whether the run's agent learned from it |
 | info `kind`, `decision` | baseline, tune, validation or wait; and who decided: agent, rollback, hold, ... |
 | other infos | of the interval's measurement; NaN where it does not tell |
 
@@ -83,7 +87,7 @@ def export(options: ExportOptions) -> tuple[int, int]:
     header = _shared_header(options.run, [each for each, _ in runs])
     cut = [episode for _, records in runs for episode in episodes_of(records)]
     if not cut:
-        raise ValueError("the journals hold no interval yet")
+        raise ValueError("the journals hold no interval with a cost yet")
     if options.into is not None:
         os.environ["MINARI_DATASETS_PATH"] = str(options.into)
     try:
@@ -107,14 +111,17 @@ def export(options: ExportOptions) -> tuple[int, int]:
 
 
 def episodes_of(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """The records, cut where one does not begin with what was observed at the end of the one before."""
+    """The records with a cost, cut where one does not begin where the one before it ended."""
     episode: list[Record] = []
     for record in records:
         t = record.transition
-        if episode and not np.array_equal(episode[-1].transition.next_observation, t.observation):
+        is_step = record.was_in_force and t.has_cost
+        follows = bool(episode) and np.array_equal(episode[-1].transition.next_observation, t.observation)
+        if episode and not (is_step and follows):
             yield episode
             episode = []
-        episode.append(record)
+        if is_step:
+            episode.append(record)
     if episode:
         yield episode
 
@@ -128,7 +135,7 @@ def arrays(episode: Sequence[Record]) -> dict[str, Any]:
     return {
         "observations": np.stack([first.observation, *(t.next_observation for t in transitions)]),
         "actions": np.stack([t.action for t in transitions]),
-        "rewards": np.array([-t.cost if t.has_cost else 0.0 for t in transitions]),
+        "rewards": np.array([-t.cost for t in transitions]),
         "terminations": np.zeros(len(episode), bool),
         "truncations": np.arange(len(episode)) == last,
         "infos": {name: [info[name] for info in infos] for name in FROM_BEFORE},

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 from envs.offline_data import FROM_BEFORE, arrays, episodes_of, main
 from envs.serving import action_space_of, observation_space_of
 from rrl.journal import FILE_NAME, read
+from rrl.records import Record
 from tests.support import CHECKOUT
 
 TRITON = CHECKOUT / "tests" / "recorded" / "triton"
@@ -56,7 +60,7 @@ def test_an_episode_is_what_followed_upon_another() -> None:
             t = record.transition
             assert np.array_equal(observations[step], t.observation)
             assert np.array_equal(observations[step + 1], t.next_observation)
-            assert made["rewards"][step] == (-t.cost if t.has_cost else 0.0)
+            assert made["rewards"][step] == -t.cost
             assert made["infos"]["kind"][step + 1] == record.kind
         assert made["truncations"].tolist() == [False] * (len(episode) - 1) + [True]
         assert {len(values) for values in made["infos"].values()} == {len(episode) + 1}
@@ -66,6 +70,31 @@ def test_a_run_that_was_broken_off_is_two_episodes() -> None:
     _, records = read(TRITON)
     assert len(list(episodes_of([records[0], records[-1]]))) == 2
     assert list(episodes_of([])) == []
+
+
+@pytest.mark.parametrize(
+    "without_cost",
+    [
+        lambda record: with_gap(replace(record, not_taken=True)),
+        lambda record: with_gap(replace(record, left_to_others=True)),
+        lambda record: replace(record, left_to_others=True),
+        lambda record: replace(record, transition=replace(record.transition, cost=math.nan)),
+    ],
+)
+def test_what_has_no_cost_of_what_was_in_force_is_no_step(without_cost: Callable[[Record], Record]) -> None:
+    _, records = read(TRITON)
+    whole = next(episode for episode in episodes_of(records) if len(episode) > 2)
+    before, middle, *after = whole
+    assert list(episodes_of([before, without_cost(middle), *after])) == [[before], after]
+    unmoved = replace(after[0].transition, observation=before.transition.next_observation)
+    after[0] = replace(after[0], transition=unmoved)
+    assert list(episodes_of([before, without_cost(middle), *after])) == [[before], after]
+    assert list(episodes_of([without_cost(middle)])) == []
+
+
+def with_gap(record: Record) -> Record:
+    measurement = replace(record.measurement, gap="the target was away")
+    return replace(record, transition=replace(record.transition, measurement=measurement))
 
 
 def test_minari_loads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
