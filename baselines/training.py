@@ -35,6 +35,7 @@ from baselines.training_options import OfflineTrainingOptions
 from envs.scenarios.families import scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson, make_workload
+from envs.serving import ServingEnv
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, Journal
@@ -125,10 +126,11 @@ class OfflineTraining:
     """An agent, the simulated server that it is trained on, and the journal of it."""
 
     agent: Agent
-    scenario: Scenario
+    env: ServingEnv
+    episode_seed: int
     space: ConfigurationSpace
     objective: Objective
-    options: OfflineTrainingOptions
+    decisions: int
     journal: Journal
 
     @classmethod
@@ -137,32 +139,29 @@ class OfflineTraining:
         (scenario,) = found = _one(options.machine)
         space = ConfigurationSpace.parse(options.knobs) if options.knobs else default_space(found, TRUTH)
         objective = make_objective(options.objective, options.slo_p95_ms)
-        make_workload(options.workload, options.rate, options.requests_per_interval)
-        start = scenario.environment(space, objective, PerIntervalPoisson(np.array([options.rate]))).start
-        agent = make_agent(options.agent, Task(space, objective), options.seed)
-        if (options.out / FILE_NAME).exists():
-            raise ValueError(f"{options.out} holds a journal already: name another --out")
-        header = _header(options, scenario, space, space.configuration(start))
-        return cls(
-            agent, scenario, space, objective, options, Journal.create(options.out, header, synced=False)
-        )
-
-    def run(self, decided: Callable[[], object] = lambda: None) -> None:
-        """Takes all decisions, each written down before the next, and calls `decided` after each."""
-        options = self.options
         load_rng, episode_rng = np.random.default_rng(options.seed).spawn(2)
         workload = make_workload(options.workload, options.rate, options.requests_per_interval)
         rates_per_s = workload.rates_per_s(1 + options.decisions, load_rng)
         arrivals = PerIntervalPoisson(rates_per_s, options.requests_per_interval)
-        env = self.scenario.environment(self.space, self.objective, arrivals, options.requests_per_interval)
-        observation, info = env.reset(seed=int(episode_rng.integers(2**31)))
+        env = scenario.environment(space, objective, arrivals, options.requests_per_interval)
+        episode_seed = int(episode_rng.integers(2**31))
+        agent = make_agent(options.agent, Task(space, objective), options.seed)
+        if (options.out / FILE_NAME).exists():
+            raise ValueError(f"{options.out} holds a journal already: name another --out")
+        header = _header(options, scenario, space, space.configuration(env.start))
+        journal = Journal.create(options.out, header, synced=False)
+        return cls(agent, env, episode_seed, space, objective, options.decisions, journal)
+
+    def run(self, decided: Callable[[], object] = lambda: None) -> None:
+        """Takes all decisions, each written down before the next, and calls `decided` after each."""
+        observation, info = self.env.reset(seed=self.episode_seed)
         self._learn(observation, observation, info, "baseline", "schedule", math.nan)
-        for _ in range(options.decisions):
+        for _ in range(self.decisions):
             began_s = time.perf_counter()
             action = self.agent.act(observation)
             decision_ms = 1e3 * (time.perf_counter() - began_s)
             before = observation
-            observation, _, _, _, info = env.step(action)
+            observation, _, _, _, info = self.env.step(action)
             self._learn(before, observation, info, "tune", "agent", decision_ms)
             decided()
         self.agent.close()

@@ -143,6 +143,17 @@ def test_wrong_use_is_one_sentence_and_writes_nothing(
     assert not Path("out").exists()
 
 
+def test_a_trace_too_short_for_the_decisions_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("day.csv").write_text("minute,requests\n" + "".join(f"{minute},90\n" for minute in range(6)))
+    arguments = ["--agent", "random", "--workload", "minutes:day.csv", "--decisions"]
+    assert exit_code(*SMALL, "--out", "out", *arguments, 6) == 2
+    assert "the trace has 6 bins, too few for 7 decisions" in capsys.readouterr().err
+    assert not Path("out").exists()
+    assert len(train("out", *arguments, 5)[1]) == 6
+
+
 def test_a_journal_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     train("out", "--agent", "random", "--decisions", 2)
     assert exit_code(*SMALL, "--out", "out") == 2
