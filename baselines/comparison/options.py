@@ -41,7 +41,7 @@ class CompareOptions:
     knobs: tuple[str, ...] = ()
     """E.g. instances=1:4,max_batch_size=1,2,4; without it the grid of RRL's paper, or one with batches."""
     cores: int | None = None
-    """Of the machines, where the agents are to be told."""
+    """Of the machines, where the agents are to be told. Machines of files are simulated with as many."""
     out: Path = Path("runs/comparison")
     """Folder of the results. The same command goes on with what is there."""
     processes: int | None = None

@@ -31,7 +31,7 @@ class ComparisonSettings:
     objective: str = "latency"
     slo_p95_ms: float | None = None
     knobs: str = ""  # as ConfigurationSpace.parse reads them; empty: `default_space`
-    cores: int | None = None  # of each machine, which the agents are told where it is known
+    cores: int | None = None  # what the agents are told of each machine; machines of files have as many
     tell_cores: bool = False  # tells the agents each machine's own
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class ComparisonSettings:
 
     def make_scenarios(self) -> list[Scenario]:
         """The machines in order; ValueError unless each has a name of its own and slows down in time."""
-        found = scenarios(self.machine, self.truth)
+        found = scenarios(self.machine, self.truth, self.cores)
         names = [scenario.name for scenario in found]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:

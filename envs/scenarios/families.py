@@ -113,9 +113,10 @@ def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
     return ConfigurationSpace(tuple(knobs))
 
 
-def scenarios(text: str, truth: str = "model") -> list[Scenario]:
+def scenarios(text: str, truth: str = "model", cores: int | None = None) -> list[Scenario]:
     """The scenarios of `FILE.npz[,FILE2.npz]` or `SOURCE:SEEDS` (`family:1000-1019`, `usl:0,3,5`).
 
+    `cores` are those of the machines of files, which do not tell them. A generated machine has its own.
     ValueError with one sentence for a truth, a file or seeds that are not understood.
     """
     if truth not in TRUTHS:
@@ -127,7 +128,8 @@ def scenarios(text: str, truth: str = "model") -> list[Scenario]:
     if not paths:
         known = ", ".join(f"{name}:SEEDS" for name in SOURCES)
         raise ValueError(f"no machine is given; expected FILE.npz[,FILE2.npz], {known}")
-    return [TRUTHS[truth](Machine.load(path), path.stem, k) for k, path in enumerate(paths)]
+    made = [TRUTHS[truth](Machine.load(path), path.stem, k) for k, path in enumerate(paths)]
+    return made if cores is None else [replace(scenario, cores=cores) for scenario in made]
 
 
 def _generated(source: str, seed: int, truth: str) -> Scenario:

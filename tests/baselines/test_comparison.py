@@ -15,7 +15,7 @@ from baselines import AGENTS, AgentFactory
 from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.comparison import _run_jobs, _write_bench
 from baselines.comparison.run import RunJob, compile_kernels
-from envs.scenarios.families import SLOWDOWN_AT
+from envs.scenarios.families import SLOWDOWN_AT, family_cores
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.queueing.kernels import replayed_ms
 from rrl.queueing.machine import Machine
@@ -218,6 +218,14 @@ def test_without_knobs_the_space_is_as_large_as_every_table_allows(tmp_path: Pat
     assert [scenario.name for scenario in scenarios] == ["a", "b"]
     largest = {knob.name: knob.values[-1] for knob in of.make_space(scenarios).knobs}
     assert largest == {"instances": 6, "inter_op_threads": 2, "intra_op_threads": 4}
+
+
+def test_a_machine_of_a_file_has_the_cores_that_the_agents_are_told(tmp_path: Path) -> None:
+    Machine.invent(0).save(tmp_path / "measured.npz")
+    of = settings("random", machine=str(tmp_path / "measured.npz"), cores=4)
+    assert [scenario.cores for scenario in of.make_scenarios()] == [4]
+    (generated,) = settings("random", cores=4).make_scenarios()
+    assert generated.cores == family_cores(0)
 
 
 def test_a_failure_of_an_agent_is_not_taken_for_bad_input(tmp_path: Path) -> None:
