@@ -26,11 +26,13 @@ from baselines.comparison.run import CheckJob, RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.workers import JobExecutor, Workers
 from envs.scenarios.scenario import Scenario
+from envs.scenarios.workloads import MINUTES, trace_of
 from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
 from serving_adapter.whole_files import written_whole
 
 BENCH_FILE = "comparison.json"
+IF_NOT_TOLD = {"tell_cores": False}  # by the files of earlier comparisons
 
 
 def run_comparison(
@@ -185,13 +187,23 @@ def _check_same_bench(folder: Path, bench: dict[str, Any]) -> None:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged: name another folder with --out") from None
-    for name, value in bench.items():
-        if before.get(name) != value:
-            values = f" ({before.get(name)}, not {value})" if not isinstance(value, dict) else ""
+    theirs, ours = _comparable(before), _comparable(bench)
+    for name in ours | theirs:
+        if theirs.get(name) != ours.get(name):
+            shown = before.get(name, theirs.get(name)), bench.get(name)
+            values = "" if dict in map(type, shown) else f" ({shown[0]}, not {shown[1]})"
             raise ValueError(
                 f"{folder} holds a comparison with another {name.replace('_', ' ')}{values}: "
                 "give its own options to go on with it, or name another folder with --out"
             )
+
+
+def _comparable(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """What two benches are compared by: a trace by its contents alone, wherever it lies."""
+    workload = str(bench.get("workload"))
+    if trace_of(workload) is not None:
+        workload = f"{MINUTES}trace" if workload.startswith(MINUTES) else "trace"
+    return IF_NOT_TOLD | bench | {"workload": workload}
 
 
 def _write_bench(folder: Path, bench: dict[str, Any]) -> None:

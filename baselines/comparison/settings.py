@@ -11,7 +11,7 @@ from typing import Any
 from baselines import AGENTS, AgentFactory, unknown_agent
 from envs.scenarios.families import RATE_PER_S, scenarios, space_of
 from envs.scenarios.scenario import Scenario
-from envs.scenarios.workloads import Workload, make_workload
+from envs.scenarios.workloads import Workload, make_workload, trace_of
 from rrl.objective import Objective, check_simulated, make_objective
 from rrl.space import ConfigurationSpace
 
@@ -84,8 +84,9 @@ class ComparisonSettings:
         """What two comparisons must share for their runs to be comparable: all but agents and seeds."""
         values = dataclasses.asdict(self)
         del values["agents"], values["seeds"]
-        if not self.tell_cores:
-            del values["tell_cores"]  # Folders of comparisons that did not have it go on.
+        trace = trace_of(self.workload)
+        if trace is not None:
+            values["trace"] = {"crc32": zlib.crc32(trace.read_bytes())}
         tables = {s.name: zlib.crc32(s.machine.service_time_s.tobytes()) for s in found}
         return values | {"service_time_tables": tables}
 

@@ -141,11 +141,17 @@ def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100
     if text == f"{MINUTES}wiki":
         day_s = MINUTES_PER_DAY * requests_per_interval / rate_per_s
         return Modulated(Wiki(rate_per_s, day_s=day_s), requests_per_interval)
-    if text.startswith(MINUTES) and text.endswith(".csv"):
-        return MinutesOfTrace(_counts(Path(text.removeprefix(MINUTES)), rate_per_s))
-    if text.endswith(".csv"):
-        return Replayed(read_trace(Path(text), rate_per_s), requests_per_interval)
+    trace = trace_of(text)
+    if trace is not None and text.startswith(MINUTES):
+        return MinutesOfTrace(_counts(trace, rate_per_s))
+    if trace is not None:
+        return Replayed(read_trace(trace, rate_per_s), requests_per_interval)
     raise ValueError(f"unknown workload {text!r}; known: {', '.join(WORKLOADS)} or a trace FILE.csv")
+
+
+def trace_of(text: str) -> Path | None:
+    """The trace file of a load that a command line names; None for one that has none."""
+    return Path(text.removeprefix(MINUTES)) if text.endswith(".csv") else None
 
 
 @dataclass(frozen=True, eq=False)

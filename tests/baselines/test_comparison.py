@@ -138,6 +138,43 @@ def test_a_folder_of_another_comparison_is_refused(
     assert what in str(caught.value)
 
 
+def test_agents_that_are_told_less_are_no_part_of_the_comparison(tmp_path: Path) -> None:
+    told = settings("oracle", tell_cores=True)
+    _write_bench(tmp_path, told.bench(told.make_scenarios()))
+    with pytest.raises(ValueError, match=r"holds a comparison with another tell cores \(True, not False\)"):
+        run_comparison(settings("oracle"), tmp_path, 1, progress=Silent())
+
+
+def test_a_folder_that_does_not_tell_of_told_cores_goes_on(tmp_path: Path) -> None:
+    of = settings("oracle", decisions=2)
+    bench = of.bench(of.make_scenarios())
+    del bench["tell_cores"]
+    _write_bench(tmp_path, bench)
+    assert len(run_comparison(of, tmp_path, 1, progress=Silent(), executor=InThisProcess())) == 2
+    with pytest.raises(ValueError, match=r"another tell cores \(False, not True\)"):
+        run_comparison(replace(of, tell_cores=True), tmp_path, 1, progress=Silent())
+
+
+def test_a_trace_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    def written(name: str, *counts: int) -> ComparisonSettings:
+        rows = [f"{minute},{count}\n" for minute, count in enumerate(counts)]
+        (tmp_path / name).write_text("minute,requests\n" + "".join(rows))
+        return settings("oracle", workload=str(tmp_path / name), decisions=2)
+
+    out = tmp_path / "out"
+    first = written("day.csv", 60, 120, 90)
+    run_comparison(first, out, 1, progress=Silent(), executor=InThisProcess())
+    moved = written("moved.csv", 60, 120, 90)
+    run_comparison(moved, out, 1, progress=Silent(), executor=InThisProcess())
+    in_minutes = replace(moved, workload=f"minutes:{moved.workload}", decisions=2)
+    with pytest.raises(ValueError, match="holds a comparison with another workload"):
+        run_comparison(in_minutes, out, 1, progress=Silent())
+    with pytest.raises(ValueError, match="holds a comparison with another workload"):
+        run_comparison(settings("oracle", decisions=2), out, 1, progress=Silent())
+    with pytest.raises(ValueError, match="holds a comparison with another trace: give its own options"):
+        run_comparison(written("day.csv", 120, 60, 90), out, 1, progress=Silent())
+
+
 def test_agents_beside_the_known_ones_can_be_compared(tmp_path: Path) -> None:
     table = run_comparison(settings("always/first"), tmp_path, 1, {"always/first": always_first}, Silent())
     assert set(table["agent"]) == {"always/first"}
