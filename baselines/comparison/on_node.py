@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("numpy", "numba", "scipy", "torch")  # They make the numbers.
+LIBRARIES_OF_AGENTS = ("stable-baselines3", "scikit-learn", "optuna")  # They make those of some agents.
+AGENTS_GROUP = "rrl_tune.agents"  # the entry points of installed agents
 OWN_CODE = "rrl-tune"
 ENDINGS = (".py", ".npz")  # of what makes the numbers
 
 Versions = dict[str, str]
-"""The version of each library, and the digest of our own code; empty for what is not there."""
+"""The version of each library, and the digest of our own code; empty for what is not there.
+
+Packages that only some agents need are left out where they are not there.
+"""
 
 _known: dict[tuple[str, int], Versions] = {}  # By process, as what is known here is sent along.
 
@@ -29,20 +34,34 @@ def versions(packages: tuple[str, ...]) -> Versions:
     """What this process runs; `packages` are the names of our own."""
     process = socket.gethostname(), os.getpid()
     if process not in _known:
-        _known[process] = {name: _version(name) for name in LIBRARIES} | {OWN_CODE: _digest(packages)}
+        libraries = {name: _version(name) for name in LIBRARIES}
+        _known[process] = libraries | _versions_of_agents() | {OWN_CODE: _digest(packages)}
     return _known[process]
+
+
+def differing(found: Versions, expected: Versions) -> list[str]:
+    """What two processes have in different versions. An agent whose package one lacks fails there at once."""
+    return [name for name, version in expected.items() if found.get(name, version) != version]
 
 
 def worked(packages: tuple[str, ...], expected: Versions, pickled: bytes) -> tuple[Versions | None, Any]:
     """The job's result beside None; where this process runs something else, that beside None."""
     found = versions(packages)
-    if found != expected:
+    if differing(found, expected):
         return found, None
     import torch
 
     torch.set_num_threads(1)  # The environment limits the other libraries.
     function, arguments = pickle.loads(pickled)  # It comes from the program that was told of this cluster.
     return None, function(*arguments)
+
+
+def _versions_of_agents() -> Versions:
+    """Of the packages that are there for some agents: known libraries, and those that offer agents."""
+    libraries = {name: _version(name) for name in LIBRARIES_OF_AGENTS}
+    offering = importlib.metadata.entry_points(group=AGENTS_GROUP)
+    installed = {each.dist.name: each.dist.version for each in offering if each.dist is not None}
+    return {name: version for name, version in (libraries | installed).items() if version}
 
 
 def _version(distribution: str) -> str:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from baselines.comparison import on_node
-from baselines.comparison.on_node import OWN_CODE, Versions
+from baselines.comparison.on_node import OWN_CODE, Versions, differing
 from baselines.comparison.same_code import code_in_one_folder, other_code, own_packages
 from baselines.comparison.workers import (
     LOOK_UP_S,
@@ -113,7 +113,7 @@ class RayWorkers:
                 ray_connection.connect(ASKED, self._address, ENVIRONMENT, str(folder))
             found = self._versions(ray_connection.nodes())
         for node, each in found.items():
-            if each != self._expected:
+            if differing(each, self._expected):
                 raise ClusterError(other_code(node.host, each, self._expected))
         self._worked = ray.remote(num_cpus=1, max_retries=RETRIES)(on_node.worked)
         self._head_seen_s = time.monotonic()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from baselines.comparison.on_node import OWN_CODE, Versions
+from baselines.comparison.on_node import OWN_CODE, Versions, differing
 
 
 def own_packages() -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def code_in_one_folder(packages: Sequence[str]) -> Iterator[Path]:
 def other_code(host: str, found: Versions, expected: Versions) -> str:
     """The sentence about a node that runs something else."""
     where = f"the node at {host}" if host else "a node that joined the cluster"
-    name = next(name for name in (*expected, OWN_CODE) if found.get(name) != expected[name])
+    name, *_ = differing(found, expected)
     if name == OWN_CODE:
         return f"{where} runs another {OWN_CODE}: install there the same as here"
     theirs = f"{name} {found[name]}" if found[name] else f"no {name}"
