@@ -213,8 +213,8 @@ def initialise(net: nn.Module, seed: int) -> None:
                 nn.init.xavier_uniform_(module.weight, generator=generator)
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0.0, LINEAR_DEVIATION, generator=generator)
-            elif hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            elif callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
             if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 

@@ -220,15 +220,17 @@ def test_a_checkpoint_of_other_data_is_refused(deployed, images, tmp_path, kind,
 
     with pytest.raises(Interrupted):
         begin(images, TrainingWatch(stopping=lambda: True, checkpoint=checkpoint))
-    _, of_validation = split(Images(images.x, np.arange(len(images.x))))
-    chosen = np.isin(np.arange(len(images.x)), of_validation.y, invert=part == "training")
-    other = Images(images.x.copy(), images.y.copy())
+    numbers = np.arange(len(images.x))
+    _, of_validation = split(Images(images.x, numbers))
+    assert of_validation.y is not None
+    chosen = np.isin(numbers, of_validation.y, invert=part == "training")
+    x, y = images.x.copy(), images.y.copy()
     if changed == "x":
-        other.x[chosen] += 1e-6
+        x[chosen] += 1e-6
     else:
-        other.y[chosen] = (other.y[chosen] + 1) % CLASSES
+        y[chosen] = (y[chosen] + 1) % CLASSES
     with pytest.raises(ValueError, match="with other options or data"):
-        begin(other, TrainingWatch(checkpoint=checkpoint))
+        begin(Images(x, y), TrainingWatch(checkpoint=checkpoint))
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
