@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from baselines import DEFAULT_AGENT
+from baselines import DEFAULT_AGENT, called_now
 from baselines.comparison import summary
 from baselines.comparison.bench_result import FILE_NAME, SCORED, BenchResult, result_of
-from baselines.comparison.comparison import run_comparison
+from baselines.comparison.comparison import check_comparisons, run_comparison
+from baselines.comparison.endings import make_output, told_in_a_sentence
 from baselines.comparison.progress import JobProgress, make_progress
 from baselines.comparison.ray_workers import executor
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import AgentSummary
-from baselines.comparison.workers import WorkerDied
 from envs.scenarios.bench import BENCHES, VersionedBench
 from envs.scenarios.public_traces import TRACES, find_traces
-from serving_adapter.options import Command, fail, in_a_sentence, parse_command
-from serving_adapter.whole_files import errors_name
+from serving_adapter.options import Command, parse_command
 
-FAILED, INTERRUPTED = 1, 130  # Exit codes. Wrong use is 2.
 ORACLE = "oracle"  # What every score is relative to.
 TRACES_FOLDER = "traces"  # In the results: public traces as they are replayed.
 
@@ -85,6 +82,8 @@ def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgres
         )
     if not settings:
         raise ValueError("no scenario can run: give --traces FOLDER, or other --scenarios")
+    folders = {options.out / name: each for name, each in settings.items()}
+    check_comparisons(folders, progress, executor(options.ray, options.processes))
     summaries: dict[str, list[AgentSummary]] = {}
     for name, each in settings.items():
         folder = options.out / name
@@ -108,12 +107,16 @@ def result_table(result: BenchResult) -> Table:
 
 
 def _run(bench: VersionedBench, options: BenchOptions) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    present = [called_now(name.strip()) for name in options.agents.split(",")]
+    with told_in_a_sentence(options.out):
+        _bench(bench, replace(options, agents=",".join(present)), make_output())
+
+
+def _bench(bench: VersionedBench, options: BenchOptions, console: Console) -> None:
     progress = make_progress(console)
     try:
-        with errors_name(options.out):
-            result = run_bench(bench, options, progress)
-            result.write(options.out / FILE_NAME)
+        result = run_bench(bench, options, progress)
+        result.write(options.out / FILE_NAME)
     finally:
         progress.close()
     console.print(result_table(result))
@@ -131,17 +134,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    run = parse_command("rrl-bench", COMMANDS, argv)
-    try:
-        run()
-    except (ValueError, OSError) as error:
-        fail(in_a_sentence(error))
-    except WorkerDied as error:
-        print(f"{error}; the same command goes on with what is finished", file=sys.stderr)
-        raise SystemExit(FAILED) from None
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with what is finished", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+    parse_command("rrl-bench", COMMANDS, argv)()
 
 
 if __name__ == "__main__":

@@ -5,49 +5,26 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from rich.console import Console
 
 from baselines import called_now
 from baselines.comparison import decisions, summary, tables, tensorboard
-from baselines.comparison.comparison import BENCH_FILE, run_comparison
+from baselines.comparison.comparison import run_comparison
+from baselines.comparison.endings import make_output, told_in_a_sentence
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.progress import make_progress
 from baselines.comparison.settings import ComparisonSettings
-from baselines.comparison.workers import WorkerDied
-from rrl.tuning.stop import Output
-from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.whole_files import errors_name
-
-LOG_WIDTH = 180  # where the output is no terminal
-FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
+from serving_adapter.options import parse
 
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(CompareOptions, argv)
     present = [called_now(name.strip()) for name in options.agents.split(",")]
     options = replace(options, agents=",".join(present))
-    console = Output(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
-    console.reader_gone = _reader_gone
-    try:
-        with errors_name(options.out):  # of a full disk, say
-            _compare(options, console)
-    except ValueError as error:
-        fail(str(error))
-    except OSError as error:
-        if not (options.out / BENCH_FILE).exists():
-            fail(in_a_sentence(error))
-        _end(f"{in_a_sentence(error)}; {_go_on(options.out)}", FAILED)
-    except (WorkerDied, ReaderGone) as error:
-        _end(f"{error}; {_go_on(options.out)}", FAILED)
-    except KeyboardInterrupt:
-        _end(f"interrupted; {_go_on(options.out)}", INTERRUPTED)
-
-
-class ReaderGone(Exception):
-    """What is printed goes to a pipe whose reader has ended."""
+    with told_in_a_sentence(options.out):
+        _compare(options, make_output())
 
 
 def _compare(options: CompareOptions, console: Console) -> None:
@@ -90,19 +67,6 @@ def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings,
 
 def _warn(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _reader_gone() -> None:
-    raise ReaderGone("nobody reads what is printed any more")
-
-
-def _end(sentence: str, code: int) -> NoReturn:
-    print(sentence, file=sys.stderr)
-    raise SystemExit(code) from None
-
-
-def _go_on(folder: Path) -> str:
-    return f"the finished runs are kept in {folder}, and the same command goes on with them"
 
 
 if __name__ == "__main__":

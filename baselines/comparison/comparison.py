@@ -32,7 +32,7 @@ from rrl.space import ConfigurationSpace
 from serving_adapter.whole_files import written_whole
 
 BENCH_FILE = "comparison.json"
-IF_NOT_TOLD = {"tell_cores": False}  # by the files of earlier comparisons
+IF_NOT_TOLD: Mapping[str, Any] = {"tell_cores": False}  # by the files of earlier comparisons
 
 
 def run_comparison(
@@ -57,15 +57,29 @@ def run_comparison(
     space = settings.make_space(scenarios)
     progress = progress or PlainProgress(Console())
     with _held(folder), executor or Workers(processes) as workers:
-        bench = json.loads(json.dumps(settings.bench(scenarios)))
-        _check_same_bench(folder, bench)
+        bench = _checked_bench(folder, settings, scenarios)
         jobs = _run_jobs(settings, folder, scenarios, space, known)
-        missing = [job for job in jobs if read_run(job.path, settings.decisions, space.names) is None]
-        _check_agents(workers, missing, progress)
+        missing = _missing(jobs)
+        _check_agents(workers, _first_of_agents(missing), progress)
         _write_bench(folder, bench)
         _find_landscapes(workers, missing, settings, progress, warn)
         _live_runs(workers, missing, len(jobs), progress)
         return _gathered(jobs, settings, space)
+
+
+def check_comparisons(
+    comparisons: Mapping[Path, ComparisonSettings], progress: JobProgress, executor: JobExecutor
+) -> None:
+    """ValueError for what cannot be compared in any of these folders, before the first is begun."""
+    runs = []
+    for folder, settings in comparisons.items():
+        settings.check_agents(AGENTS)
+        scenarios = settings.make_scenarios()
+        _checked_bench(folder, settings, scenarios)
+        space = settings.make_space(scenarios)
+        runs += _first_of_agents(_missing(_run_jobs(settings, folder, scenarios, space, AGENTS)))
+    with executor as workers:
+        _check_agents(workers, runs, progress)
 
 
 def _run_jobs(
@@ -90,10 +104,18 @@ def _run_jobs(
     return jobs
 
 
-def _check_agents(workers: JobExecutor, missing: Sequence[RunJob], progress: JobProgress) -> None:
-    first = {job.agent: job for job in reversed(missing)}
-    progress.stage("agents to be made", len(first), len(first))
-    workers.run([CheckJob(job) for job in first.values()], lambda job, answer: None)
+def _missing(jobs: Sequence[RunJob]) -> list[RunJob]:
+    """Those that are not done."""
+    return [job for job in jobs if read_run(job.path, job.settings.decisions, job.space.names) is None]
+
+
+def _first_of_agents(jobs: Sequence[RunJob]) -> list[RunJob]:
+    return list({job.agent: job for job in reversed(jobs)}.values())
+
+
+def _check_agents(workers: JobExecutor, runs: Sequence[RunJob], progress: JobProgress) -> None:
+    progress.stage("agents to be made", len(runs), len(runs))
+    workers.run([CheckJob(job) for job in runs], lambda job, answer: None)
 
 
 def _find_landscapes(
@@ -178,6 +200,15 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
+def _checked_bench(
+    folder: Path, settings: ComparisonSettings, scenarios: Sequence[Scenario]
+) -> dict[str, Any]:
+    """The bench as its file has it; ValueError if the folder holds a comparison on another one."""
+    bench = dict(json.loads(json.dumps(settings.bench(scenarios))))
+    _check_same_bench(folder, bench)
+    return bench
+
+
 def _check_same_bench(folder: Path, bench: dict[str, Any]) -> None:
     """ValueError if the folder holds a comparison on another bench."""
     path = folder / BENCH_FILE
@@ -203,7 +234,7 @@ def _comparable(bench: Mapping[str, Any]) -> dict[str, Any]:
     workload = str(bench.get("workload"))
     if trace_of(workload) is not None:
         workload = f"{MINUTES}trace" if workload.startswith(MINUTES) else "trace"
-    return IF_NOT_TOLD | bench | {"workload": workload}
+    return {**IF_NOT_TOLD, **bench, "workload": workload}
 
 
 def _write_bench(folder: Path, bench: dict[str, Any]) -> None:

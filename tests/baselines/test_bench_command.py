@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -116,6 +118,44 @@ def test_wrong_use_is_one_sentence(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_an_agents_former_name_is_taken_for_the_present_one(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["v1", "--agents", "rrl", "--out", str(tmp_path / "out")])
+    assert set(BenchResult.read(tmp_path / "out" / "result.json").agents) == {"guided", "oracle"}
+    assert capsys.readouterr().err.count("agent 'rrl' is taken for 'guided': ") == 1
+
+
+def test_a_disk_that_is_full_at_the_end_is_a_failure_after_which_the_same_command_goes_on(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: BenchResult, path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(BenchResult, "write", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["v1", "--agents", "random", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        f"cannot read or write {tmp_path}/out/result.json: No space left on device; the finished runs are "
+        f"kept in {tmp_path}/out, and the same command goes on with them\n"
+    )
+
+
+def test_an_agent_that_cannot_act_on_a_later_scenario_is_named_before_any_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenarios = {"batches": TINY.scenarios["small"], "threads": BenchScenario("family:0", decisions=4)}
+    run = partial(bench_command._run, VersionedBench("v1", scenarios))
+    command = bench_command.COMMANDS["v1"]._replace(run=run)
+    monkeypatch.setitem(bench_command.COMMANDS, "v1", command)
+    with pytest.raises(SystemExit) as ended:
+        main(["v1", "--agents", "aimd", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    assert "agent 'aimd' cannot act here" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*/runs"))
 
 
 def result(score: float, scenarios: list[str], fingerprint: str = V1.fingerprint) -> BenchResult:
