@@ -4,6 +4,7 @@
 |---|---|
 | it was aborted and another seems better, or nothing was completed | for `cooldown` intervals (1) |
 | requests failed, more than under the start | as above, and until it has served as many without |
+| one of several models failed all its requests, and not so under the start | as above |
 | the target was lost under it twice without serving in between | as if aborted |
 | the target was lost under it more often than under others, beyond chance | as long as that is so |
 | it broke the limit where the start kept it | as long as its interval is at the present load |
@@ -22,7 +23,7 @@ from rrl.guarding.interval_memory import SAME_LOAD, IntervalMemory, Seen
 from rrl.guarding.losses import Losses
 from rrl.guarding.outage import Outage
 from rrl.guarding.settings import GuardSettings
-from rrl.measurement import Measurement, Progress
+from rrl.measurement import Measurement, Progress, all_failed
 
 
 @dataclass
@@ -62,6 +63,8 @@ class Fitness:
     _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
     _losses: Losses = field(default_factory=Losses)
     _answered: dict[int, Answered] = field(default_factory=dict)
+    _of_start: dict[str, Answered] = field(default_factory=dict)  # of each of several models
+    _in_a_row: dict[tuple[int, str], int] = field(default_factory=dict)  # failed under it, and none answered
 
     def count_interval(self, number: int) -> None:
         """An interval under it is over."""
@@ -111,15 +114,39 @@ class Fitness:
                 del self._failing[number]
 
     def failures(self, number: int, seen: Sequence[Measurement]) -> int:
-        """How many requests failed, if chance and the start's own failures do not explain them; else 0."""
+        """How many requests failed, if chance and the start's own failures do not explain them; else 0.
+
+        Of several models, one that fails every request may have few. So these are counted over intervals.
+        """
         now = Answered()
         for each in seen:
             now.add(each)
             self._answered.setdefault(number, Answered()).add(each)
+            self._count_by_model(number, each)
         if number == self.start:
             return 0
         normal = self._answered.get(self.start, Answered()).failure_share
-        return now.failures if self._fails_beyond(normal, now) else 0
+        if self._fails_beyond(normal, now):
+            return now.failures
+        return sum(self._failed_of(number, model) for model in _failing_models(seen))
+
+    def _count_by_model(self, number: int, seen: Measurement) -> None:
+        for model, each in seen.models.items():
+            if number == self.start:
+                self._of_start.setdefault(model, Answered()).add(each)
+            before = self._in_a_row.get((number, model), 0)
+            self._in_a_row[number, model] = 0 if each.completions else before + each.failures
+
+    def _failed_of(self, number: int, model: str) -> int:
+        """How many requests of this model failed in a row, if the start's failures do not explain them.
+
+        They do where those of the model fail under the start, too, since it was in force last.
+        """
+        if self._in_a_row.get((self.start, model), 0) > self.settings.failures:
+            return 0
+        failed = self._in_a_row[number, model]
+        normal = self._of_start.get(model, Answered()).failure_share
+        return failed if self._fails_beyond(normal, Answered(failed, failed)) else 0
 
     def fails_already(self, progress: Progress) -> str:
         """Why a running interval fails too many requests to go on; empty if it does not, or who knows."""
@@ -191,3 +218,8 @@ class Fitness:
             broke = set()
         failing = self._failing.keys() | self.failing_as_the_start | self.outage.in_doubt
         return broke | self.cooling | failing | self.losing
+
+
+def _failing_models(seen: Sequence[Measurement]) -> set[str]:
+    """The models of which every request failed, in any of these."""
+    return {model for each in seen for model, own in each.models.items() if all_failed(own)}

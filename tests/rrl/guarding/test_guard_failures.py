@@ -10,7 +10,8 @@ import pytest
 
 from rrl.guarding.guard import Guard, Judgement
 from rrl.guarding.settings import GuardSettings
-from rrl.measurement import LatencySummary
+from rrl.joint import together
+from rrl.measurement import LatencySummary, Measurement
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, begun, begun_failing, measured, tell
 
@@ -193,3 +194,49 @@ def test_failures_among_them_do() -> None:
     assert judgement.rollback
     assert judgement.reason == "100 requests failed"
     assert not guard.fitness.fits(GOOD)
+
+
+def of_two(rare_failures: int, rare_completions: int) -> Measurement:
+    """An interval of a busy model without failures, and of one with few requests."""
+    rare = measured(30.0, arrivals=3, completions=rare_completions, failures=rare_failures)
+    return together({"busy": measured(20.0, rate_per_s=100.0), "rare": rare})
+
+
+def tell_of_two(guard: Guard, number: int, *rare: int) -> Judgement:
+    if number == START:
+        guard.enter(number)
+    else:
+        guard.admit(number)
+    return guard.judge(number, 20.0, of_two(*rare))
+
+
+def test_a_rare_model_that_fails_every_request_counts_over_intervals() -> None:
+    """Three of three may be chance, once."""
+    guard = begun()
+    tell_of_two(guard, START, 0, 3)
+    assert not tell_of_two(guard, GOOD, 3, 0).rollback
+    assert guard.fitness.fits(GOOD)
+    judgement = tell_of_two(guard, GOOD, 3, 0)
+    assert judgement.rollback
+    assert judgement.reason == "6 requests failed"
+    assert not guard.fitness.fits(GOOD)
+    assert guard.to_keep() == START
+
+
+def test_a_rare_model_that_is_answered_in_between_fails_by_chance() -> None:
+    guard = begun()
+    for rare in [(3, 0), (2, 1)] * 3:
+        assert not tell_of_two(guard, GOOD, *rare).rollback
+    assert guard.fitness.fits(GOOD)
+
+
+@pytest.mark.parametrize("before", [[(3, 0), (3, 0)], [(0, 3)] * 9 + [(3, 0), (3, 0)]])
+def test_a_rare_model_that_fails_under_the_start_too_is_held_against_nothing(
+    before: list[tuple[int, int]],
+) -> None:
+    guard = begun()
+    for rare in before:
+        tell_of_two(guard, START, *rare)
+    for _ in range(4):
+        assert not tell_of_two(guard, GOOD, 3, 0).rollback
+    assert guard.fitness.fits(GOOD)
