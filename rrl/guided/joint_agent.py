@@ -1,8 +1,8 @@
 """The default agent for several models that share one machine: one decision for all of them.
 
 belief   of each model, and what they slow each other by      `rrl.belief.several_models.joint`
-refusals what the target did not take                         `joint_refusals`
-search   the promising part of the joint grid                 `joint_search`
+refusals of the target                                        `joint_refusals`
+search   promising parts of the joint grid                    `joint_search`
 rule     the same as for one model                            `acquisition`
 """
 
