@@ -1,9 +1,11 @@
 """The default agent for several models that share one machine: one decision for all of them.
 
-belief   of each model, and what they slow each other by      `rrl.belief.several_models.joint`
-refusals of the target                                        `joint_refusals`
-search   promising parts of the joint grid                    `joint_search`
-rule     the same as for one model                            `acquisition`
+| part | of | in |
+|---|---|---|
+| belief | each model, and what they slow each other by | `rrl.belief.several_models.joint` |
+| refusals | the target | `joint_refusals` |
+| search | the promising part of the joint grid | `joint_search` |
+| rule | one model alone | `acquisition` |
 """
 
 from __future__ import annotations
