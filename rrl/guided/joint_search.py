@@ -73,7 +73,7 @@ class JointSearch:
 
     def _short_list(self, k: int, now: np.ndarray) -> _ShortList:
         belief = self._belief
-        member, space = belief.members[k], list(belief.joint.members.values())[k]
+        member, space = belief.expected[k], list(belief.joint.members.values())[k]
         if not member.known:  # It has no requests, so it stays as it is.
             return _ShortList(now[[k]], np.full((1, len(SCALES)), NO_LOG_COST), np.zeros(1))
         numbers = np.flatnonzero(member.replay.allowed)

@@ -86,6 +86,11 @@ class LoadForecast:
             self._seen[-1] = last._replace(then_s=last.then_s + duration_s)
 
     @property
+    def longest_silence_s(self) -> float:
+        """The longest time without requests, of those remembered, after which requests came again."""
+        return max((each.then_s for each in list(self._seen)[:-1]), default=0.0)
+
+    @property
     def rate_per_s(self) -> float:
         """On average over what may come next."""
         return self._level.rate_per_s

@@ -25,6 +25,7 @@ from rrl.belief.belief import Belief, Predicted, Work, while_kept
 from rrl.belief.several_models.joint_cost import JointCost
 from rrl.belief.several_models.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
 from rrl.belief.several_models.neighbours import Neighbours, shapes
+from rrl.belief.several_models.silence import Silence, silences_after
 from rrl.joint import JointSpace, by_model, is_joint
 from rrl.measurement import Measurement
 from rrl.objective import Objective
@@ -73,6 +74,9 @@ class JointBelief:
             )
             for k, (model, member) in enumerate(self.joint.members.items())
         ]
+        self.expected = list(self.members)
+        """Those to ask of the load to come: of a model that has fallen silent, a lower one."""
+        self._silences = [Silence()] * len(self.members)
         spaces = [member.space for member in self.members]
         self._cores = float(cores or max(int(space.threads.max()) for space in spaces))
         self.neighbours = Neighbours(spaces)
@@ -84,7 +88,7 @@ class JointBelief:
 
     @property
     def known(self) -> bool:
-        """False until a service time of any model is. A model without requests is of no account."""
+        """False until a service time of any model is. A model that never had requests is of no account."""
         return any(member.known for member in self.members)
 
     @property
@@ -116,6 +120,9 @@ class JointBelief:
         if seconds.sum() > 0:
             self.shares = seconds / seconds.sum()
         self.cost.whole.learn(measurement)
+        self._silences = silences_after(self._silences, measured)
+        expected = zip(self._silences, self.members, strict=True)
+        self.expected = [silence.expected(member, self.cost.objective) for silence, member in expected]
         self._work = []
 
     def passed(self, duration_s: float) -> None:
@@ -153,7 +160,7 @@ class JointBelief:
             member.ahead(parts[:, k], np.ascontiguousarray(slower[:, k]))
             if member.known
             else Predicted(np.zeros(len(numbers)), np.zeros(len(numbers)))
-            for k, member in enumerate(self.members)
+            for k, member in enumerate(self.expected)
         ]
         costs = np.stack([each.cost for each in found], axis=1)
         p95_ms = np.stack([each.p95_ms for each in found], axis=1)
@@ -190,7 +197,7 @@ class JointBelief:
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
-        return self._log_costs(numbers, beside, lambda k: self.members[k].log_costs_ahead)
+        return self._log_costs(numbers, beside, lambda k: self.expected[k].log_costs_ahead)
 
     def log_costs_lately(
         self, numbers: np.ndarray, beside: int | None = None
@@ -222,7 +229,7 @@ class JointBelief:
         """(K, M) what each model's belief answers; `unknown` of one that has had no requests."""
         answers = [
             asked(k, member) if member.known else np.full(count, unknown)
-            for k, member in enumerate(self.members)
+            for k, member in enumerate(self.expected)
         ]
         return np.stack(answers, axis=1)
 
@@ -272,14 +279,14 @@ class JointBelief:
         if not self._work:
             self._work = [
                 member.work() if member.known else Work.idle(member.replay.instances)
-                for member in self.members
+                for member in self.expected
             ]
         return self._work
 
     @property
     def _rates_per_s(self) -> np.ndarray:
         """(M,) requests per s expected."""
-        return np.array([member.requests_per_s if member.known else 0.0 for member in self.members])
+        return np.array([member.requests_per_s if member.known else 0.0 for member in self.expected])
 
     @property
     def _shared_speed(self) -> np.ndarray:

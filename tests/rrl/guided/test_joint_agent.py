@@ -13,7 +13,7 @@ from rrl.guided.joint_agent import JointGuided
 from rrl.guided.joint_refusals import JointRefusals
 from rrl.joint import JointSpace, of_models, together
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from rrl.objective import LeastResources, MeanLatency, StrictSLO
+from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.shared_machine import Contention
 from rrl.space import ConfigurationSpace
@@ -129,6 +129,56 @@ def test_what_came_of_a_model_that_is_quiet_by_now_counts_by_the_requests_that_c
     assert lately == pytest.approx(float(np.exp(own) @ came / came.sum()), rel=0.2)
     assert lately > 5 * ahead
     assert kept == pytest.approx((ahead + lately) / 2)
+
+
+def told_by_load(light_per_s: list[float]) -> JointBelief:
+    """What is believed after intervals of the start in which `light` had so many requests."""
+    env = environment()
+    belief = JointBelief(env.space, MeanLatency(), CORES)
+    start = env.space.number(of_models({"heavy": START, "light": START}))
+    env.reset(seed=0)
+    for each_per_s in light_per_s:
+        env.rates_per_s = np.array([15.0, each_per_s])
+        belief.learn(start, env.step(env.space.action(start))[4]["measurement"])
+    return belief
+
+
+def test_a_model_that_falls_silent_counts_little_until_requests_come_again() -> None:
+    busy, silent, again = (
+        told_by_load([30.0] * 6 + after) for after in ([1e-9] * 2, [1e-9] * 6, [1e-9] * 6 + [30.0] * 2)
+    )
+    assert busy.weights[1] == pytest.approx(2 / 3, abs=0.1)  # two quiet intervals may be chance
+    assert silent.weights[1] < 0.02
+    assert again.weights[1] == pytest.approx(2 / 3, abs=0.1)
+    every = np.arange(len(silent.joint.space))
+    parts = silent.joint.parts(every)
+    slows = [belief.log_slower(parts)[:, 0].max() for belief in (busy, silent)]
+    assert slows[1] < 0.1 * slows[0]  # what it kept busy is idle
+    ahead, lately = silent.log_costs_ahead(every)[0], silent.log_costs_lately(every)[0]
+    best = int(np.argmin(ahead))
+    assert lately[best] > lately.min() + 0.1  # and what came of it may come again
+
+
+def test_a_silence_as_long_as_one_before_is_no_lower_load() -> None:
+    lulls = told_by_load(([30.0] * 2 + [1e-9] * 5) * 2)
+    assert lulls.weights[1] == pytest.approx(2 / 3, abs=0.1)
+    longer = told_by_load(([30.0] * 2 + [1e-9] * 5) * 2 + [1e-9])
+    assert longer.weights[1] < 0.02
+
+
+@pytest.mark.parametrize("objective", [MeanLatency(), StrictSLO(200.0), LeastResources(200.0)])
+def test_the_cores_of_a_model_that_falls_silent_go_to_the_other(objective: Objective) -> None:
+    env = environment()
+    env.rates_per_s = np.array([30.0, 80.0])
+    agent = make_agent("guided", task(env, objective=objective), 0)
+    numbers = []
+    for each in live(agent, env, 18, seed=1):
+        numbers.append(env.space.number_of_action(each.action))
+        if len(numbers) == 10:
+            env.rates_per_s = np.array([30.0, 1e-9])
+    _, light = JointSpace.of(env.space).parts(np.array(numbers)).T
+    assert MEMBER.threads[light[9]] > 1
+    assert MEMBER.threads[light[-1]] == 1
 
 
 def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> None:
