@@ -9,6 +9,11 @@ Configuration = Mapping[str, int]
 """Values of some knobs, e.g. `{"instances": 2, "max_batch_size": 8}`."""
 
 
+def in_words(configuration: Configuration) -> str:
+    """As `--knobs` names them, for a sentence."""
+    return ", ".join(f"{name}={value}" for name, value in configuration.items())
+
+
 def by_model(configuration: Configuration) -> dict[str, dict[str, int]]:
     """The knobs of each model, where they are named with it: `resnet.instances`."""
     found: dict[str, dict[str, int]] = {}

@@ -14,13 +14,13 @@ import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.request import urlopen
 
 import numpy as np
 
 from scripts.benchmarks.ray.nodes import nodes
 from scripts.ray_cluster import RayCluster
 from scripts.serving.client_log import Requests
+from scripts.serving.metrics_page import page
 from scripts.serving.processes import serving_with_metrics, started
 
 KILLS, EVERY_S = 12, 10.0
@@ -105,6 +105,4 @@ def killed(cluster: RayCluster, metrics_url: str) -> list[Kill]:
 
 def serving_nodes(metrics_url: str) -> set[str]:
     """The names of the nodes that have a worker."""
-    with urlopen(metrics_url, timeout=PATIENCE_S) as page:
-        text = page.read().decode()
-    return {node for node, workers in WORKERS.findall(text) if int(workers)}
+    return {node for node, workers in WORKERS.findall(page(metrics_url)) if int(workers)}

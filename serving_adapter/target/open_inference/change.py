@@ -17,7 +17,7 @@ from contextlib import suppress
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter.knob_limits import Configuration
+from serving_adapter.knob_limits import Configuration, in_words
 from serving_adapter.model_configuration import as_json, edited
 from serving_adapter.target.error import (
     LeaseTaken,
@@ -190,8 +190,8 @@ def _check_not_overtaken(connection: Connection, before: ModelConfig, to_load: S
     has = tunable(in_force)
     if has not in [tunable(config) for config in to_load]:
         raise Overtaken(
-            f"another client set {_words(has)} at {connection.address} while {before.name!r} was configured, "
-            "which stays in force"
+            f"another client set {in_words(has)} at {connection.address} while {before.name!r} was "
+            "configured, which stays in force"
         )
 
 
@@ -206,7 +206,7 @@ def _check_lives(connection: Connection, changes: Configuration) -> None:
     try:
         connection.call("ServerLive", messages.ServerLiveRequest())
     except TargetLost as lost:
-        raise LostInChange(f"{lost} in the middle of a change to {_words(changes)}") from None
+        raise LostInChange(f"{lost} in the middle of a change to {in_words(changes)}") from None
 
 
 def _put_back(
@@ -232,7 +232,3 @@ def _put_back(
         raise
     except TargetError as error:
         return str(error)
-
-
-def _words(configuration: Configuration) -> str:
-    return ", ".join(f"{name}={value}" for name, value in configuration.items())

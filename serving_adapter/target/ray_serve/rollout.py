@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from serving_adapter.knob_limits import in_words
 from serving_adapter.target.error import (
     LostInChange,
     ModelAbsent,
@@ -70,7 +71,7 @@ def wait_until_in_force(
         now = replace(deployed, told=dashboard.applications())
         if why := _why_failed(now) or ("" if puts_back else _why_failing(now, wanted)):
             changes = {k: v for k, v in wanted.items() if deployed.values().get(k) != v} or wanted
-            raise TargetError(f"{dashboard.address} cannot run {now.label} with {_words(changes)}: {why}")
+            raise TargetError(f"{dashboard.address} cannot run {now.label} with {in_words(changes)}: {why}")
         if now.in_force():
             _check_values(now, wanted, dashboard.address)
             return now
@@ -107,7 +108,7 @@ def _check_lives(dashboard: Dashboard, wanted: Mapping[str, int]) -> None:
     try:
         dashboard.applications()
     except TargetLost as lost:
-        raise LostInChange(f"{lost} in the middle of a change to {_words(wanted)}") from None
+        raise LostInChange(f"{lost} in the middle of a change to {in_words(wanted)}") from None
 
 
 def _put_back(
@@ -127,7 +128,7 @@ def _put_back(
         if now.override not in (before.override, sent):
             raise Overtaken(
                 f"another client configured {now.label} at {dashboard.address} while it was changed, with "
-                f"{_words(now.values())}, which stays so"
+                f"{in_words(now.values())}, which stays so"
             )
         if not is_set_back:
             with suppress(TargetError):  # where it is not taken, what is in force decides
@@ -138,7 +139,3 @@ def _put_back(
     except TargetError as error:
         return str(error)
     return ""
-
-
-def _words(wanted: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in wanted.items())
