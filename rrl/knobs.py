@@ -58,6 +58,8 @@ KNOBS: dict[str, KnobWords] = {
 
 THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads", "nodes_per_unit")
 """Their product is the number of threads that a configuration puts to work, on all nodes of its units."""
+MEMORY_KNOBS = ("instances", "max_batch_size")
+"""The more of these, the more memory a configuration needs. What the others need is not known."""
 
 
 def model_and_knob(name: str) -> tuple[str, str]:

@@ -3,18 +3,22 @@
 | symbol | here | meaning |
 |---|---|---|
 | p_m | `_own` | share seen under a measured configuration m in its last interval |
-| p_0 | `_everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
+| p_0(c) | `_everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
 | w_m(c) | `exp(-‖c - m‖)` | what m tells of another configuration c, by their distance on the grid |
 | p(c) | `of` | (Σ w_m p_m + p_0) / (Σ w_m + 1) where c was not measured |
 
 p_0 is the least p_m of n configurations, times n/(n + 1). So where only a start was measured, others are
 expected to fail half as often. A start that fails is left, and what fails everywhere moves nothing.
+
+Too little memory is a usual reason to fail. So p_0(c) is 0 as long as every m has more instances or larger
+batches than c. Such a c says whether memory is the reason.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from rrl.knobs import MEMORY_KNOBS
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
 
@@ -24,6 +28,8 @@ class FailureShares:
 
     def __init__(self, space: ConfigurationSpace) -> None:
         self._space = space
+        in_memory = [k for k, name in enumerate(space.names) if name in MEMORY_KNOBS]
+        self._memory = space.indices[:, in_memory]  # (size, memory knobs)
         self._own: dict[int, float] = {}
         self._shares = np.zeros(len(space))
 
@@ -42,9 +48,13 @@ class FailureShares:
         measured, own = np.array(list(self._own)), np.array(list(self._own.values()))
         if not own.any():
             return np.zeros(len(self._space))
-        count = len(measured)
-        everywhere = own.min() * count / (count + 1)
         weights = np.exp(-np.stack([self._space.distances(number) for number in self._own]))
-        shares = (own @ weights + everywhere) / (weights.sum(axis=0) + 1.0)
+        shares = (own @ weights + self._everywhere(measured, own)) / (weights.sum(axis=0) + 1.0)
         shares[measured] = own
         return np.asarray(shares)
+
+    def _everywhere(self, measured: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """(size,)"""
+        needs_no_less = (self._memory[:, None] >= self._memory[measured]).all(axis=2).any(axis=1)
+        count = len(measured)
+        return np.where(needs_no_less, own.min() * count / (count + 1), 0.0)

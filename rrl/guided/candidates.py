@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rrl.belief.belief import Belief
+from rrl.knobs import MEMORY_KNOBS
 from rrl.space import ConfigurationSpace
 
-_NEED_MEMORY = ("instances", "max_batch_size")  # the more of these, the more
 _NEEDS_NONE = "max_queue_delay_us"
 
 
@@ -28,7 +28,7 @@ def needing_no_less(space: ConfigurationSpace, number: int) -> np.ndarray:
     """
     index = space.indices[number]
     each = [
-        space.indices[:, k] >= index[k] if name in _NEED_MEMORY else space.indices[:, k] == index[k]
+        space.indices[:, k] >= index[k] if name in MEMORY_KNOBS else space.indices[:, k] == index[k]
         for k, name in enumerate(space.names)
         if name != _NEEDS_NONE
     ]

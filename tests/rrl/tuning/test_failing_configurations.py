@@ -132,6 +132,17 @@ def test_what_fails_is_hardly_tried_again_and_no_proposal_is_wasted_on_it(tmp_pa
     assert SPACE.configuration(run.in_force.number or 0)["max_batch_size"] <= 4
 
 
+def test_where_all_larger_batches_fail_a_few_requests_batches_of_one_are_found(tmp_path: Path) -> None:
+    """After three sizes that fail alike, clients may be the reason as well as memory."""
+
+    def above_one(configuration: Configuration) -> float:
+        return 0.08 * (configuration["max_batch_size"] > 1)
+
+    run, records = tuned(tmp_path, above_one, start_batch=8, intervals=20)
+    assert SPACE.configuration(run.in_force.number or 0)["max_batch_size"] == 1
+    assert len(failing(records)) <= 4
+
+
 @pytest.mark.parametrize("share", [SHARE, 1.0])
 def test_a_start_that_fails_is_left_at_once_and_for_good(tmp_path: Path, share: float) -> None:
     def above_two(configuration: Configuration) -> float:
