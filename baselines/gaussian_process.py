@@ -105,7 +105,6 @@ class GaussianProcessBandit(Agent):
         self.settings = settings or GaussianProcessSettings()
         self._features = _features(task.space)
         self._proposable = Proposable(task)
-        self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._design = self._space_filling(np.random.default_rng(whole_seed(seed)))
         self._samples: list[Sample] = []
         self._loads: deque[float] = deque(maxlen=self.settings.load_window)  # ln(rate), the newest last
@@ -134,7 +133,7 @@ class GaussianProcessBandit(Agent):
             math.log(max(transition.cost, LOWEST_COST)),
         )
         self._add(sample)
-        barred = self._barred
+        barred = ~self._proposable.admitted
         while self._design and barred[self._design[-1]]:
             self._design.pop()
         self._next = self._design.pop() if self._design else self._lowest_confidence_bound(barred)
@@ -143,14 +142,7 @@ class GaussianProcessBandit(Agent):
         self._proposable.refused(number)
 
     def keep_off(self, numbers: frozenset[int]) -> None:
-        self._kept_off = numbers
-
-    @property
-    def _barred(self) -> np.ndarray:
-        """(size,) bool: it is not proposed."""
-        barred = ~self._proposable.mask
-        barred[list(self._kept_off)] = True
-        return barred
+        self._proposable.kept_off = numbers
 
     def _add(self, sample: Sample) -> None:
         self._seen += 1
@@ -233,7 +225,7 @@ class GaussianProcessBandit(Agent):
         knobs = self._features[:, : len(self.space.knobs)]
         points = qmc.Halton(knobs.shape[1], rng=rng).random(self.settings.design - 1)
         distances = ((knobs - points[:, None, :]) ** 2).sum(axis=-1)
-        distances[:, self._barred] = np.inf
+        distances[:, ~self._proposable.mask] = np.inf
         return [int(number) for number in distances.argmin(axis=1)]
 
 

@@ -85,7 +85,6 @@ class QuickSearch(Agent):
                 f"{', '.join(self.space.names)}; add one (instances=1:4) or choose another agent"
             )
         self._proposable = Proposable(task)
-        self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._highest = np.asarray(self.space.shape)[self._axes] - 1
         self._found: np.ndarray | None = None  # (knobs,) the configuration found, as an action
         self._found_cost = math.nan
@@ -127,7 +126,7 @@ class QuickSearch(Agent):
             self._go_on()
 
     def keep_off(self, numbers: frozenset[int]) -> None:
-        self._kept_off = numbers
+        self._proposable.kept_off = numbers
 
     def _go_on(self) -> None:
         """Finds the next to measure, unless it is there. A home that may not be measured ends the search."""
@@ -192,16 +191,15 @@ class QuickSearch(Agent):
 
     def _may_be(self, coordinate: Coordinate) -> bool:
         """False for what must not be proposed; of what was measured the guard's refusal counts no more."""
-        number = self._number(coordinate)
-        kept_off = number in self._kept_off and coordinate not in self._costs
-        return bool(self._proposable.mask[number]) and not kept_off
+        proposable = self._proposable
+        mask = proposable.mask if coordinate in self._costs else proposable.admitted
+        return bool(mask[self._number(coordinate)])
 
     def _best(self) -> np.ndarray:
         """Of what was measured and may be proposed; the configuration found where there is nothing else."""
         assert self._found is not None
-        mask, kept_off = self._proposable.mask, self._kept_off
-        numbers = {each: self._number(each) for each in self._costs}
-        free = [each for each, number in numbers.items() if mask[number] and number not in kept_off]
+        admitted = self._proposable.admitted
+        free = [each for each in self._costs if admitted[self._number(each)]]
         best = min(free, key=lambda coordinate: self._costs[coordinate], default=None)
         if best is None or self._found_cost < self._costs[best]:
             return self._found.copy()

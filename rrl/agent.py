@@ -83,15 +83,26 @@ class Proposable:
     def __init__(self, task: Task) -> None:
         self.mask = np.ones(len(task.space), dtype=bool)  # (size,) by number
         self.mask[list(task.excluded)] = False
+        self.kept_off: frozenset[int] = frozenset()  # what the guard refuses, for an agent that heeds it
         self._refusals: Counter[int] = Counter()
 
-    def refused(self, number: int) -> None:
-        """Hears that the target refused this configuration."""
+    @property
+    def admitted(self) -> np.ndarray:
+        """(size,) bool: the mask without what the guard refuses."""
+        admitted = self.mask.copy()
+        admitted[list(self.kept_off)] = False
+        return admitted
+
+    def refused(self, number: int) -> bool:
+        """Hears that the target refused this configuration. True if it did so before, so not by chance."""
         self._refusals[number] += 1
+        if self._refusals[number] < 2:
+            return False
         others = self.mask.copy()
         others[number] = False
-        if self._refusals[number] > 1 and others.any():
+        if others.any():
             self.mask = others
+        return True
 
 
 @dataclass(frozen=True)

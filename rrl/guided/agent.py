@@ -10,11 +10,9 @@ where to begin, and the rule of thumb, once, where it is expected to bear the lo
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
-from rrl.agent import Agent, Task, Transition
+from rrl.agent import Agent, Proposable, Task, Transition
 from rrl.belief.belief import Belief, while_kept
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
@@ -48,8 +46,7 @@ class Guided(Agent):
         self._rule = Acquisition(self.belief, task.settles, settings)
         self._in_force = NONE_YET
         self._learned = 0  # intervals
-        self._kept_off: frozenset[int] = frozenset()  # by the guard
-        self._refusals: Counter[int] = Counter()  # by the target, of each configuration
+        self._proposable = Proposable(task)
         self._taken: set[int] = set()  # by the target
         self._compared: Contenders | None = None
         # None: tried, or there is none
@@ -77,7 +74,7 @@ class Guided(Agent):
 
     def keep_off(self, numbers: frozenset[int]) -> None:
         """None of these is proposed until the guard tells of others."""
-        self._kept_off = numbers
+        self._proposable.kept_off = numbers
 
     def refused(self, number: int) -> None:
         """The target did not take this configuration. Once may be chance.
@@ -85,8 +82,7 @@ class Guided(Agent):
         After twice neither it is proposed nor what needs no less memory. Where something of that kind was
         taken before, memory is not the reason, and it alone is left out.
         """
-        self._refusals[number] += 1
-        if self._refusals[number] > 1:
+        if self._proposable.refused(number):
             alike = np.flatnonzero(needing_no_less(self.space, number))
             self.belief.replay.disallow(np.array([number]) if self._taken.intersection(alike) else alike)
 
@@ -120,13 +116,11 @@ class Guided(Agent):
 
     def _first(self) -> int:
         """What to try while nothing is known."""
-        return first_choice.central(self.belief, self.space, self._kept_off)
+        return first_choice.central(self.belief, self.space, self._proposable.kept_off)
 
     def _allows(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) bool: these may be proposed."""
-        allowed = self.belief.replay.allowed.copy()
-        allowed[list(self._kept_off)] = False
-        return np.asarray(allowed[numbers])
+        return np.asarray((self.belief.replay.allowed & self._proposable.admitted)[numbers])
 
     def _candidates(self) -> np.ndarray:
         """The configurations to compare."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rrl.agent import Task
+from rrl.agent import Proposable, Task
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
@@ -35,10 +35,10 @@ class JointGuided(Guided):
         )
         self._rule = _JointAcquisition(self.belief, task.settles, settings)
         self._search = JointSearch(self.belief)
-        self._refused = JointRefusals(self.belief.joint, task.excluded)
+        self._proposable = Proposable(task)
+        self._refusals = JointRefusals(self.belief.joint, task.excluded)
         self._in_force = NONE_YET
         self._learned = 0
-        self._kept_off: frozenset[int] = frozenset()
         self._taken: set[int] = set()
         self._compared: Contenders | None = None
         self._thumb = self._rule_of_thumb(task)
@@ -46,7 +46,8 @@ class JointGuided(Guided):
 
     def refused(self, number: int) -> None:
         """The target did not take this joint configuration. After twice it is not proposed again."""
-        self._refused.refused(number, self._in_force, self._taken)
+        if self._proposable.refused(number):
+            self._refusals.leave_out(number, self._in_force, self._taken)
 
     def _first(self) -> int:
         """The central configuration of each model alone; the fewest threads where the budget forbids it."""
@@ -72,16 +73,16 @@ class JointGuided(Guided):
         return int(joint.joined(np.array([parts], dtype=int))[0])
 
     def _allows(self, numbers: np.ndarray) -> np.ndarray:
-        return self._refused.allowed[numbers] & ~np.isin(numbers, list(self._kept_off))
+        return np.asarray((self._refusals.allowed & self._proposable.admitted)[numbers])
 
     def _candidates(self) -> np.ndarray:
-        telling = self._refused.telling(self._in_force, self._taken)
+        telling = self._refusals.telling(self._in_force, self._taken)
         return self._search.promising(self._in_force, self.settings.contenders, telling)
 
     def _chosen(self) -> int:
         chosen = super()._chosen()
         if chosen == self._in_force:
-            self._refused.acquit()
+            self._refusals.acquit()
         return chosen
 
 

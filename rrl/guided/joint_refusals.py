@@ -13,7 +13,6 @@ that tells which model it was (`telling`).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,18 +30,14 @@ class JointRefusals:
         self.allowed = np.ones(math.prod(joint.sizes), dtype=bool)
         """(size,) those that may be proposed."""
         self.allowed[list(excluded)] = False
-        self._refusals: Counter[int] = Counter()
         self._suspects = np.zeros(len(joint.sizes), dtype=bool)  # (M,) what the change refused last was of
         self._taken = 0  # how many configurations were taken when that was refused
 
-    def refused(self, number: int, in_force: int, taken: set[int]) -> None:
-        """The target did not change from what is in force to this. Once may be chance.
+    def leave_out(self, number: int, in_force: int, taken: set[int]) -> None:
+        """The target refused twice to change from what is in force to this.
 
         `taken` are the configurations that it took before.
         """
-        self._refusals[number] += 1
-        if self._refusals[number] < 2:
-            return
         parts = self._parts(number)
         self._taken = len(taken)
         self._suspects = parts != self._parts(in_force) if in_force in taken else np.zeros_like(parts, bool)

@@ -54,6 +54,22 @@ def test_the_numbers_allowed_are_all_the_others() -> None:
     assert Task(SPACE).allowed.tolist() == list(range(len(SPACE)))
 
 
+def test_what_is_refused_once_may_still_be_proposed() -> None:
+    proposable = Proposable(Task(SPACE))
+    assert not proposable.refused(START)
+    assert proposable.mask.all()
+    assert proposable.refused(START)
+    assert np.flatnonzero(~proposable.mask).tolist() == [START]
+
+
+def test_what_the_guard_refuses_is_admitted_again_once_it_does_not() -> None:
+    proposable = Proposable(Task(SPACE, excluded=frozenset({1})))
+    proposable.kept_off = frozenset({2})
+    assert np.flatnonzero(~proposable.admitted).tolist() == [1, 2]
+    proposable.kept_off = frozenset()
+    assert np.array_equal(proposable.admitted, proposable.mask)
+
+
 def test_the_last_configuration_may_be_proposed_however_often_it_is_refused() -> None:
     proposable = Proposable(Task(SPACE, excluded=frozenset(range(1, len(SPACE)))))
     for _ in range(3):
