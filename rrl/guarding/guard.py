@@ -203,24 +203,20 @@ class Guard:
         tells_load = share == 1 and measurement.arrivals > 0  # a short turn's few requests do not
         if tells_load or not self.memory.rate_per_s:
             self.memory.rate_per_s = self.memory.load_of(measurement)
-        after_rollback = self._in_force.after_rollback
-        drains: bool | None = None
-        outage = self.fitness.outage
+        after_rollback, outage = self._in_force.after_rollback, self.fitness.outage
         if all_failed(measurement) and (outage.suspected or self.fitness.many_fail(measurement)):
             drains = self._draining.goes_on(measurement, after_rollback, failing=True)
             if not drains and (gap := self._gaps.all_failed(number, measurement)):
                 return self._after_gap(number, gap)
-        elif measurement.completions:
-            for blamed, seen in outage.served(number).items():
-                self.fitness.all_failed(blamed, seen)
-        elif overloads(measurement, self.settings):
-            outage.hung(number)
-        self.expected.learn(number, measurement)
-        # After a rollback, failures while settling belong to the configuration before.
-        before = [] if settling is None or after_rollback else [settling]
-        failed = self.fitness.failures(number, [*before, measurement])
-        if drains is None:
-            drains = self._draining.goes_on(measurement, after_rollback, failed > 0)
+            failed = self._learn(number, measurement, settling)
+        else:
+            if measurement.completions:
+                for blamed, seen in outage.served(number).items():
+                    self.fitness.all_failed(blamed, seen)
+            elif overloads(measurement, self.settings):
+                outage.hung(number)
+            failed = self._learn(number, measurement, settling)
+            drains = self._draining.goes_on(measurement, after_rollback, failing=failed > 0)
         if drains:
             return self._drain(number, measurement)
         if failed:
@@ -283,6 +279,13 @@ class Guard:
         else:
             judgement = self._hold(number, gap.reason, gap.must_act)
         return judgement._replace(gap=gap.reason) if gap.measured else judgement
+
+    def _learn(self, number: int, measurement: Measurement, settling: Measurement | None) -> int:
+        """Learns what the interval tells of its configuration; how many requests failed by its fault."""
+        self.expected.learn(number, measurement)
+        # After a rollback, failures while settling belong to the configuration before.
+        before = [] if settling is None or self._in_force.after_rollback else [settling]
+        return self.fitness.failures(number, [*before, measurement])
 
     def _drain(self, number: int, measurement: Measurement) -> Judgement:
         after_rollback, start_ms = self._in_force.after_rollback, self.memory.start_latency_ms
