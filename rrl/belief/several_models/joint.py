@@ -3,13 +3,11 @@
 | symbol | here | meaning |
 |---|---|---|
 | c_m | `JointSpace.parts` | what model m has in the joint configuration c |
-| a_m(c) | `Work.in_service` | batches of model m in service on average |
-| g_m(c) | `log_slower` | ln of how many times as long batches of m take beside the others (`neighbours`) |
+| g_m(c) | `log_slower` | ln of how many times as long batches of m take beside the others (`side_by_side`) |
 | w_m | `weights` | the share of all requests that are those of model m |
 | J_m | | what c_m costs the users of m, with its batches exp(g_m) times as long |
 
-a_m grows with g_m, and g_m with the a of the others, so both are found in turns from g = 0. What the J_m come
-to together is in `joint_cost`.
+What the J_m come to together is in `joint_cost`.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from functools import partial
 
 import numpy as np
 
-from rrl.belief import telemetry
 from rrl.belief.belief import Belief, Predicted, Work, while_kept
 from rrl.belief.several_models.joint_cost import JointCost
-from rrl.belief.several_models.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
-from rrl.belief.several_models.neighbours import Neighbours, shapes
+from rrl.belief.several_models.joint_interval import seen_together
+from rrl.belief.several_models.neighbours import Neighbours
+from rrl.belief.several_models.side_by_side import expected_log_slower
 from rrl.belief.several_models.silence import Silence, silences_after
 from rrl.joint import JointSpace, by_model, is_joint
 from rrl.measurement import Measurement
@@ -32,7 +30,6 @@ from rrl.objective import Objective
 from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace
 
-ROUNDS = 2  # in which g and a are found
 NO_LOG_COST = -50.0  # of a model without requests
 
 
@@ -134,23 +131,8 @@ class JointBelief:
         """(K, M) g of joint configurations given by the numbers of the models' own."""
         if not self.known:
             return np.zeros(parts.shape)
-        each = [work.of(parts[:, k]) for k, work in enumerate(self._all_work())]
-        columns = zip(*each, strict=True)
-        in_service, instances, threads, slope = (np.stack(column, axis=1) for column in columns)
-        g = np.zeros(parts.shape)
-        for _ in range(ROUNDS):
-            busy = np.clip(in_service * np.exp(g), LEAST_IN_SERVICE, instances)
-            own = threads * telemetry.busy_instances(busy, instances.astype(int))
-            g = np.stack(
-                [
-                    self.neighbours.log_slower(
-                        shapes(beside_others(k, own, busy, instances, threads, slope[:, k]), self._cores)
-                    )
-                    for k in range(parts.shape[1])
-                ],
-                axis=1,
-            )
-        return g
+        work = [each.of(parts[:, k]) for k, each in enumerate(self._all_work())]
+        return expected_log_slower(work, self.neighbours, self._cores)
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with each model's service times (K, M) as long."""
