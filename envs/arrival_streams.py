@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rrl.queueing.kernels import Length, Stream, interval_ends_s
+from rrl.queueing.interval_ends import Length, Stream, interval_ends_s
 
 _NO_CHUNKS: Iterator[np.ndarray] = iter(())
 
