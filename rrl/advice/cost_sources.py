@@ -190,7 +190,7 @@ def _promising(belief: Belief, task: Task, present: int) -> np.ndarray:
     space = task.space
     if len(space) <= MAX_CONFIGURATIONS:
         return np.arange(len(space))
-    screened = belief.screened(np.arange(len(space)), np.ones(len(space)))
+    screened = belief.screened(np.arange(len(space)), np.ones(len(space))).cost
     return np.union1d(
         np.argsort(screened, kind="stable")[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE)
     )

@@ -68,17 +68,19 @@ class Belief(Knowledge):
         other = None if beside is None else int(self._typical(np.array([beside]))[0])
         return self.service_times.standard_deviations(entries, other)
 
-    def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
-        mean_ms = self._load.screened_ms(numbers, scale, self.windows)
-        mean_ms = with_failures(mean_ms, self.failures.of(numbers))
-        return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
+    def screened(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
+        """(K,) what is expected, roughly, raised by failures. The cost is in ms, but where threads count."""
+        found = self._load.screened(numbers, scale, self.windows)
+        ratio = with_failures(self._ratio(numbers)[:, 0], self.failures.of(numbers))
+        mean_ms, p95_ms = ratio * found.mean_ms[:, 0], ratio * found.p95_ms[:, 0]
+        in_threads = isinstance(self.objective, LeastResources)
+        return Predicted(self._costs(numbers, found)[:, 0] if in_threads else mean_ms, p95_ms)
 
     def screened_at(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
         """(K,) mean latency in ms under Poisson arrivals of this rate, roughly, before any were seen."""
         gaps_s = np.random.default_rng(0).exponential(size=SCREENING_REQUESTS) / rate_per_s
         windows = as_windows([(np.cumsum(gaps_s), float(gaps_s.sum() + gaps_s[-1]))])
-        return self.replay.screened(numbers, np.ones(len(numbers)), windows, rate_per_s, True)
+        return self.replay.screened(numbers, np.ones(len(numbers)), windows, rate_per_s, True).mean_ms[:, 0]
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
@@ -92,7 +94,7 @@ class Belief(Knowledge):
         It is to be asked, and not to learn: this belief and that one share what they know of the machine.
         """
         other = copy(self)
-        other._objective, other._windows = objective, None
+        other.objective, other._windows = objective, None
         other.forecast = self.forecast.times(times)
         other._load = self._load.supposing(other.forecast, objective, times)
         return other
@@ -235,7 +237,7 @@ class Belief(Knowledge):
         It is below 1 where the clients of a closed loop take their time too. Where threads count it is 0, and
         more than 1 near the limit.
         """
-        if not (self._load.waits_for_answers or isinstance(self._objective, LeastResources)):
+        if not (self._load.waits_for_answers or isinstance(self.objective, LeastResources)):
             return 1.0
         less, more = (
             np.log(np.maximum(self._predicted(numbers, latencies, windows, in_turn, each).cost, 1e-9))
@@ -273,7 +275,7 @@ class Belief(Knowledge):
         felt = self._load.with_error(latencies, ratio)
         answered_per_s = felt.answered_per_s / self.forecast.items_per_request
         log_p95_sd = self._log_p95_sd(latencies)
-        return self._objective.costs(
+        return self.objective.costs(
             PredictedIntervals(felt.mean_ms, felt.p95_ms, threads, fail, answered_per_s, log_p95_sd)
         )
 
@@ -282,7 +284,7 @@ class Belief(Knowledge):
 
         It is that of the quantile of a sample of lognormal latencies.
         """
-        if self._objective.slo_p95_ms is None:
+        if self.objective.slo_p95_ms is None:
             return np.zeros(())
         log_sd = log_sd_of(latencies.mean_ms, latencies.p95_ms)
         requests = latencies.completions / self.forecast.items_per_request

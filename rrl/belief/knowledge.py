@@ -81,7 +81,7 @@ class Knowledge:
                 "a closed loop over the serving units of a cluster is not modelled: give nodes or concurrency"
             )
         space, seed = with_fixed(space, found or {}), whole_seed(seed)
-        self.space, self._objective = space, objective
+        self.space, self.objective = space, objective
         """`space`: the grid, with the knobs that are not tuned as they were found."""
         rng = np.random.default_rng(seed)
         service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)

@@ -129,20 +129,22 @@ class Replay:
 
     def screened(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, rate_per_s: float, poisson: bool
-    ) -> np.ndarray:
-        """(K,) mean latency in ms, roughly; where a queue grows for ever, the more the less is borne."""
+    ) -> Latencies:
+        """(K, 1) of a typical window, roughly; where a queue grows for ever, the more the less is borne."""
         if len(self._batches) == 1 and poisson:
             times_s = scale[:, None] * self._times_s[self._table[numbers], :, 0]
             rates_per_s = rate_per_s * self.unit_load[numbers]
             queue = interference.predict(times_s, self.instances[numbers], rates_per_s)
-            mean_ms = 1e3 * queue.mean_latency_s
+            mean_ms, p95_ms = 1e3 * queue.mean_latency_s, 1e3 * queue.p95_latency_s
         else:
             found = self.replayed(numbers, scale, _typical(windows))
-            mean_ms = np.where(found.completions > 0, found.mean_ms, 0.0) * found.completions
-            mean_ms = mean_ms.sum(axis=1) / np.maximum(found.completions.sum(axis=1), 1e-9)
-            mean_ms[found.completions.sum(axis=1) == 0] = np.inf
+            mean_ms, p95_ms = (_of_all(each, found.completions) for each in (found.mean_ms, found.p95_ms))
+        borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
         unstable_ms = 1e9 * scale / np.maximum(self.capacity_per_s[numbers], 1e-9)
-        return np.where(np.isfinite(mean_ms), mean_ms, unstable_ms)
+        mean_ms, p95_ms = (np.where(np.isfinite(each), each, unstable_ms) for each in (mean_ms, p95_ms))
+        requests = np.full(len(numbers), float(np.diff(windows.bounds).mean()))
+        each = (mean_ms, p95_ms, requests, np.minimum(rate_per_s, borne_per_s))
+        return Latencies(*(column[:, None] for column in each))
 
     def replayed(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool = False
@@ -199,6 +201,13 @@ class Replay:
         high = np.minimum(low + 1, len(grid) - 1)
         weight = position - low
         return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
+
+
+def _of_all(latency_ms: np.ndarray, completions: np.ndarray) -> np.ndarray:
+    """(K,) the mean of (K, windows) by the requests answered in each; infinite where none was."""
+    sums_ms = (np.where(completions > 0, latency_ms, 0.0) * completions).sum(axis=1)
+    answered = completions.sum(axis=1)
+    return np.where(answered > 0, sums_ms / np.maximum(answered, 1e-9), np.inf)
 
 
 def _typical(windows: Windows) -> Windows:

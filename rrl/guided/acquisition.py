@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from rrl.belief.belief import Belief
+from rrl.guided.candidates import cheapest_first
 from rrl.guided.settings import GuidedSettings
 
 NODES = np.array([-math.sqrt(3), 0.0, math.sqrt(3)])
@@ -91,19 +92,24 @@ class Acquisition:
         What is near to the one in force is known best, so it is among those that are asked for.
         """
         belief, count = self._belief, self._settings.contenders
-        screened = belief.screened(numbers, np.ones(len(numbers)))
-        lowest = np.argsort(screened, kind="stable")[:SCREENED]
+        order = self._cheapest_first(numbers, np.ones(len(numbers)))
         near = np.flatnonzero(np.isin(numbers, belief.space.region(in_force, NEAR_DISTANCE)))
-        asked = np.union1d(lowest, near)
-        numbers, screened = numbers[asked], screened[asked]
+        asked = np.union1d(order[:SCREENED], near)
+        numbers = numbers[asked]
         if len(numbers) > count:
             sd = belief.standard_deviations(numbers, beside=in_force)
-            hoped, feared = (belief.screened(numbers, np.exp(sign * sd)) for sign in (-1, 1))
-            lists = [np.argsort(each, kind="stable") for each in (screened, hoped, feared)]
+            lowest = np.searchsorted(asked, order[np.isin(order, asked)])
+            lists = [lowest, *(self._cheapest_first(numbers, np.exp(sign * sd)) for sign in (-1, 1))]
             in_turns = np.stack(lists, axis=1).ravel()
             _, first = np.unique(in_turns, return_index=True)
             numbers = numbers[in_turns[np.sort(first)][: count - 1]]
         return numbers if in_force in numbers else np.append(numbers, in_force)
+
+    def _cheapest_first(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) positions, by screening with service times so many times as long."""
+        belief = self._belief
+        screened = belief.screened(numbers, scale)
+        return cheapest_first(belief.objective, screened, belief.space.threads[numbers])
 
 
 def improvement(costs: np.ndarray, error_sd: np.ndarray, present: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,12 @@
-"""Which configurations are worth comparing with the one in force, and which need no less than another."""
+"""Which configurations are worth comparing, in which order, and which need no less than another."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rrl.belief.belief import Belief
+from rrl.belief.belief import Belief, Predicted
 from rrl.knobs import MEMORY_KNOBS
+from rrl.objective import LeastResources, Objective
 from rrl.space import ConfigurationSpace
 
 _NEEDS_NONE = "max_queue_delay_us"
@@ -18,6 +19,22 @@ def without_vain_delays(belief: Belief, in_force: int, numbers: np.ndarray) -> n
     """
     batch, delay_s = belief.replay.max_batch_size, belief.replay.delay_s
     return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[in_force])]
+
+
+def cheapest_first(objective: Objective, screened: Predicted, threads: np.ndarray) -> np.ndarray:
+    """(K,) positions, the lowest cost first.
+
+    Where threads count, the best of each number of threads come before the second best of any. As screening
+    is rough, those just above and below the fewest that keep the limit are then compared.
+    """
+    if not isinstance(objective, LeastResources):
+        return np.argsort(screened.cost, kind="stable")
+    order = np.lexsort((screened.p95_ms, screened.cost))
+    place = np.zeros(len(order), dtype=int)  # of each among those of as many threads
+    for each in np.unique(threads):
+        alike = order[threads[order] == each]
+        place[alike] = np.arange(len(alike))
+    return np.asarray(order[np.argsort(place[order], kind="stable")])
 
 
 def needing_no_less(space: ConfigurationSpace, number: int) -> np.ndarray:

@@ -8,7 +8,9 @@ neighbours as they are now. Joint ones are then made of a short list of each mod
 | L_m | `_ShortList.numbers` | of model m: the cheapest, the cheapest hoped for, some of each thread count |
 | J_m(s) | `log_ms` | ln of its mean latency, times s times as long, at some s; linear in ln s between |
 | g_m(c) | `JointBelief.log_slower` | what the others in c slow model m by |
-| Σ w_m J_m(e^g) | `_costs_ms` | what is expected of the joint configuration c |
+| Σ w_m J_m(e^g) | `_expected` | what is expected of the joint configuration c |
+
+Where threads count, J_m is the p95, and what is expected are the threads of those that keep the limit.
 
 All combinations of the lists are compared where these are at most `MOST_COMBINED`. Beyond that a beam of the
 best is improved in turns: for each model, all of its list, the others as they are in the beam.
@@ -22,8 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rrl.belief.belief import Predicted
 from rrl.belief.several_models.joint import NO_LOG_COST, JointBelief
-from rrl.guided.candidates import without_vain_delays
+from rrl.guided.candidates import cheapest_first, without_vain_delays
+from rrl.objective import LeastResources, PredictedIntervals
 
 LIKELY, HOPED, OF_EACH_THREADS = 10, 5, 2  # of a short list
 SCREENED = 60  # configurations of a model whose uncertainty is asked for
@@ -37,10 +41,11 @@ class _ShortList(NamedTuple):
 
     numbers: np.ndarray  # (L,)
     log_ms: np.ndarray  # (L, scales)
+    threads: np.ndarray  # (L,)
     sd: np.ndarray  # (L,) of ln of the service time that matters, beside what is in force
 
     def at(self, index: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency in ms of these, with service times so many times as long."""
+        """(K,) J_m in ms of these, with service times so many times as long."""
         logs = np.log(SCALES)
         place = np.clip(np.interp(log_scale, logs, np.arange(len(logs))), 0, len(logs) - 1)
         low = np.minimum(place.astype(int), len(logs) - 2)
@@ -53,6 +58,8 @@ class JointSearch:
 
     def __init__(self, belief: JointBelief) -> None:
         self._belief = belief
+        objective = belief.cost.objective
+        self._limit = objective if isinstance(objective, LeastResources) else None
         self._allowed = np.ones(0, dtype=bool)  # (size,) those that are looked for
 
     def promising(self, in_force: int, count: int, allowed: np.ndarray) -> np.ndarray:
@@ -63,8 +70,7 @@ class JointSearch:
         lists = [self._short_list(k, now) for k in range(len(now))]
         index = self._combined(lists, now)
         numbers = joint.joined(_parts(lists, index))
-        costs_ms, hoped_ms = self._costs_ms(lists, index), self._costs_ms(lists, index, hoped=True)
-        orders = [np.argsort(each, kind="stable")[:count] for each in (costs_ms, hoped_ms)]
+        orders = [self._cheapest_first(lists, index, (hoped,))[:count] for hoped in (False, True)]
         both = np.stack(orders, axis=1).ravel()
         _, first = np.unique(both, return_index=True)
         found = numbers[both[np.sort(first)][: count - 1]]
@@ -75,24 +81,27 @@ class JointSearch:
         belief = self._belief
         member, space = belief.expected[k], list(belief.joint.members.values())[k]
         if not member.known:  # It has no requests, so it stays as it is.
-            return _ShortList(now[[k]], np.full((1, len(SCALES)), NO_LOG_COST), np.zeros(1))
+            idle_log_ms = np.full((1, len(SCALES)), NO_LOG_COST)
+            return _ShortList(now[[k]], idle_log_ms, space.threads[now[[k]]], np.zeros(1))
         numbers = np.flatnonzero(member.replay.allowed)
         numbers = without_vain_delays(member, int(now[k]), numbers)
         parts = np.repeat(now[None], len(numbers), axis=0)
         parts[:, k] = numbers
         scale = np.exp(belief.log_slower(parts)[:, k])
         screened = member.screened(numbers, scale)
-        order = np.argsort(screened, kind="stable")
+        order = np.lexsort((screened.p95_ms, screened.cost))
         best = order[:SCREENED]
         sd = member.standard_deviations(numbers[best], int(now[k]))
-        hoped = best[np.argsort(member.screened(numbers[best], scale[best] * np.exp(-sd)), kind="stable")]
+        hoped_costs = member.screened(numbers[best], scale[best] * np.exp(-sd)).cost
+        hoped = best[np.argsort(hoped_costs, kind="stable")]
         threads = space.threads[numbers[order]]
         least = [order[threads == each][:OF_EACH_THREADS] for each in np.unique(threads)]
         chosen = np.concatenate([order[:LIKELY], hoped[:HOPED], *least])
         own = np.unique(np.append(numbers[chosen], now[k]))
         sds = np.where(own == now[k], 0.0, member.standard_deviations(own, int(now[k])))
-        log_ms = np.log([member.screened(own, np.full(len(own), each)) for each in SCALES]).T
-        return _ShortList(own, log_ms, sds)
+        at_scales = [member.screened(own, np.full(len(own), each)) for each in SCALES]
+        log_ms = np.log([each.p95_ms if self._limit else each.cost for each in at_scales]).T
+        return _ShortList(own, log_ms, space.threads[own], sds)
 
     def _combined(self, lists: list[_ShortList], now: np.ndarray) -> np.ndarray:
         """(K, M) positions in the lists, of all combinations or of a beam of the best."""
@@ -106,20 +115,41 @@ class JointSearch:
                 wider = np.repeat(beam, length, axis=0)
                 wider[:, k] = np.tile(np.arange(length), len(beam))
                 wider = np.unique(wider, axis=0)
-                costs_ms = np.minimum(self._costs_ms(lists, wider), self._costs_ms(lists, wider, hoped=True))
-                beam = wider[np.argsort(costs_ms, kind="stable")[:BEAM]]
+                beam = wider[self._cheapest_first(lists, wider, (False, True))[:BEAM]]
         return np.unique(np.vstack([beam, [present]]), axis=0)
 
-    def _costs_ms(self, lists: list[_ShortList], index: np.ndarray, hoped: bool = False) -> np.ndarray:
-        """(K,) expected mean latency of joint configurations; infinite for what is not allowed."""
+    def _cheapest_first(
+        self, lists: list[_ShortList], index: np.ndarray, hopes: tuple[bool, ...]
+    ) -> np.ndarray:
+        """(K,) positions by the lower of what is expected, and hoped for where that is asked for, too."""
+        found = [self._expected(lists, index, hoped) for hoped in hopes]
+        costs, p95_ms = (
+            np.min(each, axis=0) for each in ([f.cost for f in found], [f.p95_ms for f in found])
+        )
+        lowest = Predicted(costs, p95_ms)
+        threads = _threads(lists, index).sum(axis=1)
+        return cheapest_first(self._belief.cost.objective, lowest, threads)
+
+    def _expected(self, lists: list[_ShortList], index: np.ndarray, hoped: bool) -> Predicted:
+        """(K,) of joint configurations, in ms or threads; infinite for what is not allowed."""
         belief = self._belief
         parts = _parts(lists, index)
         g = belief.log_slower(parts)
         logs = [g[:, k] - hoped * each.sd[index[:, k]] for k, each in enumerate(lists)]
-        costs = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
-        return np.where(self._allowed[belief.joint.joined(parts)], costs @ belief.weights, np.inf)
+        ms = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
+        costs = ms @ belief.weights
+        if self._limit:
+            in_threads = self._limit.costs(PredictedIntervals(ms, ms, _threads(lists, index)))
+            costs = belief.cost.combined(in_threads, belief.weights)
+        costs = np.where(self._allowed[belief.joint.joined(parts)], costs, np.inf)
+        return Predicted(costs, ms.max(axis=1))
 
 
 def _parts(lists: list[_ShortList], index: np.ndarray) -> np.ndarray:
     """(K, M) numbers of the models' own configurations."""
     return np.stack([each.numbers[index[:, k]] for k, each in enumerate(lists)], axis=1)
+
+
+def _threads(lists: list[_ShortList], index: np.ndarray) -> np.ndarray:
+    """(K, M) of the models' own configurations."""
+    return np.stack([each.threads[index[:, k]] for k, each in enumerate(lists)], axis=1)

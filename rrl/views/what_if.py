@@ -169,11 +169,11 @@ class Learned:
         ]
 
     def _candidates(self, supposed: Belief) -> np.ndarray:
-        """Of a large grid those of the lowest latency by screening, and those of the fewest threads."""
+        """Of a large grid those of the lowest cost by screening, and those of the fewest threads."""
         numbers = self._allowed
         if len(numbers) <= COMPARED:
             return numbers
-        screened = supposed.screened(numbers, np.ones(len(numbers)))
+        screened = supposed.screened(numbers, np.ones(len(numbers))).cost
         frugal = np.lexsort((screened, self._threads[numbers], ~supposed.bears(numbers)))
         both = np.stack([np.argsort(screened, kind="stable"), frugal], axis=1).ravel()
         _, first = np.unique(both, return_index=True)

@@ -56,8 +56,8 @@ class OfferedLoad(Protocol):
     def with_error(self, found: Latencies, ratio: np.ndarray) -> Latencies:
         """The same once latencies are `ratio` (K, 1) times as long."""
 
-    def screened_ms(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> np.ndarray:
-        """(K,) mean latency, roughly; or what else stands for the cost."""
+    def screened(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
+        """(K, 1) of a typical window, roughly. Its mean latency may be what else stands for the cost."""
 
 
 class OpenLoad:
@@ -89,7 +89,7 @@ class OpenLoad:
     def with_error(self, found: Latencies, ratio: np.ndarray) -> Latencies:
         return found._replace(mean_ms=ratio * found.mean_ms, p95_ms=ratio * found.p95_ms)
 
-    def screened_ms(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> np.ndarray:
+    def screened(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         poisson = self._forecast.dispersion <= MAX_POISSON_DISPERSION
         requests = np.diff(windows.bounds)
         rates_per_s = requests / np.diff(windows.edge_s)
@@ -123,9 +123,10 @@ class OpenLoadToLimit(OpenLoad):
         limit_ms = np.full_like(found.p95_ms, self._slo_p95_ms)
         return super().with_error(found, ratio)._replace(p95_ms=limit_ms)
 
-    def screened_ms(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> np.ndarray:
+    def screened(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         bears_per_s = self._replay.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
-        return np.asarray(1e3 / np.maximum(bears_per_s, 1e-9))
+        apart_ms = (1e3 / np.maximum(bears_per_s, 1e-9))[:, None]
+        return Latencies(apart_ms, apart_ms, np.ones_like(apart_ms), bears_per_s[:, None])
 
 
 class ClosedLoad:
@@ -173,11 +174,11 @@ class ClosedLoad:
         per_s = found.answered_per_s * (found.mean_ms + think_ms) / np.maximum(mean_ms + think_ms, 1e-9)
         return found._replace(mean_ms=mean_ms, p95_ms=ratio * found.p95_ms, answered_per_s=per_s)
 
-    def screened_ms(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> np.ndarray:
+    def screened(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         """By one stretch as slow as all of them on average: a closed loop needs no arrivals."""
         slowness = np.array([float(windows.slowness.mean())])
         one = windows._replace(edge_s=windows.edge_s[[0, -1]], slowness=slowness)
-        return self._in_closed_loop(numbers, scale, one, self.think_s).mean_ms[:, 0]
+        return self._in_closed_loop(numbers, scale, one, self.think_s)
 
     def _in_closed_loop(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, think_s: float

@@ -110,8 +110,10 @@ def test_screening_by_the_queueing_model_is_near_the_replay_of_poisson_arrivals(
     rng = np.random.default_rng(1)
     windows = as_windows([(np.cumsum(rng.exponential(1 / 6.0, 4000)), 4000 / 6.0)])
     screened = replay.screened(numbers, ones, windows, 6.0, poisson=True)
-    np.testing.assert_allclose(screened, replay.replayed(numbers, ones, windows).mean_ms[:, 0], rtol=0.1)
-    overloaded = replay.screened(numbers, ones, windows, 60.0, poisson=True)
+    found = replay.replayed(numbers, ones, windows)
+    np.testing.assert_allclose(screened.mean_ms, found.mean_ms, rtol=0.1)
+    np.testing.assert_allclose(screened.p95_ms, found.p95_ms, rtol=0.15)
+    overloaded = replay.screened(numbers, ones, windows, 60.0, poisson=True).mean_ms[:, 0]
     assert (overloaded > 1e6).all()
     assert overloaded[0] > overloaded[-1]  # which bears more
 
@@ -122,7 +124,7 @@ def test_screening_sees_the_bursts_whether_they_or_lulls_came_last(order: slice,
     """Most requests come in the bursts, so what suits those comes first."""
     replay, ones = knowing_all(), np.ones(len(SPACE))
     windows = as_windows([*stretches(2.0, 4), *stretches(30.0, 4, seed=1)][order], together)
-    screened = replay.screened(NUMBERS, ones, windows, 16.0, poisson=False)
+    screened = replay.screened(NUMBERS, ones, windows, 16.0, poisson=False).mean_ms[:, 0]
     found = replay.replayed(NUMBERS, ones, windows)
     all_ms = (found.mean_ms * found.completions).sum(axis=1) / found.completions.sum(axis=1)
     assert all_ms[np.argsort(screened)[:3]].min() < 1.2 * all_ms.min()

@@ -13,7 +13,7 @@ from rrl.belief.belief import Belief
 from rrl.guided.acquisition import NODES, Acquisition, Contenders, improvement
 from rrl.guided.settings import GUIDED
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from rrl.objective import MeanLatency
+from rrl.objective import LeastResources, MeanLatency
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4], max_batch_size=[1, 4])
@@ -80,8 +80,22 @@ def test_what_is_surest_to_be_good_is_compared_beside_what_may_be_best() -> None
     found = Acquisition(belief, False, GUIDED)
     numbers = found.contenders(np.arange(len(space)), seen).numbers
     near = space.region(seen, 2.0)
-    feared = belief.screened(near, np.exp(belief.standard_deviations(near, beside=seen)))
+    feared = belief.screened(near, np.exp(belief.standard_deviations(near, beside=seen))).cost
     assert set(near[np.argsort(feared, kind="stable")[:3]].tolist()) <= set(numbers.tolist())
+
+
+def test_where_threads_count_the_fewest_that_keep_the_limit_are_compared_though_many_are_faster() -> None:
+    tens = range(1, 11)
+    space = ConfigurationSpace.of(instances=tens, inter_op_threads=tens, intra_op_threads=tens)
+    seen = space.number({"instances": 4, "inter_op_threads": 1, "intra_op_threads": 3})
+    fewest = []
+    for limit_ms in (60.0, 600.0):
+        belief = Belief(space, LeastResources(limit_ms), cores=10)
+        for _ in range(3):
+            belief.learn(seen, measured(20.0))
+        found = Acquisition(belief, False, GUIDED).contenders(np.arange(len(space)), seen)
+        fewest.append(int(space.threads[found.numbers[np.argmin(found.cost)]]))
+    assert fewest[1] <= 3 < fewest[0] < space.threads[seen]
 
 
 def test_the_probability_of_being_better_is_told_between_the_nodes() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from baselines import make_agent
 from envs.joint_simulated import JointSimulatedServing, true_costs
+from envs.scenarios.joint_machines import random_joint_machine
 from rrl.agent import Task, Transition, live
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guided.joint_agent import JointGuided
@@ -17,7 +18,7 @@ from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.shared_machine import Contention
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.tuner.simulated.joint import TOGETHER, tuned
+from scripts.benchmarks.tuner.simulated.joint import TOGETHER, simulated, tuned
 
 CORES = 4
 MEMBER = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_batch_size=[1, 8])
@@ -179,6 +180,20 @@ def test_the_cores_of_a_model_that_falls_silent_go_to_the_other(objective: Objec
     _, light = JointSpace.of(env.space).parts(np.array(numbers)).T
     assert MEMBER.threads[light[9]] > 1
     assert MEMBER.threads[light[-1]] == 1
+
+
+def test_the_fewest_threads_that_keep_a_limit_are_found_on_a_large_joint_grid() -> None:
+    """Of 1,296 configurations; most of those that keep it have twice as many."""
+    scenario = random_joint_machine(5)
+    used = []
+    for limit_ms in (100.0, 400.0):
+        env = simulated(scenario, seed=5)
+        excluded = frozenset(np.flatnonzero(env.space.threads > scenario.cores).tolist())
+        least = Task(env.space, LeastResources(limit_ms), scenario.cores, excluded=excluded)
+        lived = list(live(make_agent("guided", least, 0), env, 20, seed=1))
+        used.append([int(env.space.threads[env.space.number_of_action(each.action)]) for each in lived[-5:]])
+        assert np.median([each.measurement.latency.p95_ms for each in lived[-5:]]) <= limit_ms
+    assert max(used[1]) <= 3 < max(used[0]) <= 7
 
 
 def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> None:
