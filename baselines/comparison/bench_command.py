@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +16,7 @@ from baselines.comparison import summary
 from baselines.comparison.bench_result import FILE_NAME, SCORED, BenchResult, result_of
 from baselines.comparison.comparison import check_comparisons, run_comparison
 from baselines.comparison.endings import make_output, told_in_a_sentence
+from baselines.comparison.failures import FailedRun, RunsFailed
 from baselines.comparison.progress import JobProgress, make_progress
 from baselines.comparison.ray_workers import executor
 from baselines.comparison.settings import ComparisonSettings
@@ -61,8 +64,15 @@ class BenchOptions:
         return [name for name in bench.scenarios if name in asked or not asked]
 
 
-def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgress) -> BenchResult:
-    """The result of the scenarios that can run; ValueError for what cannot be compared, before long work."""
+class BenchRun(NamedTuple):
+    """What became of a bench."""
+
+    result: BenchResult | None  # of the agents that have all of their runs in all scenarios
+    failure: RunsFailed | None  # of the others
+
+
+def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgress) -> BenchRun:
+    """The scenarios that can run; ValueError for what cannot be compared, before long work."""
     chosen = options.scenario_names(bench)
     traces = {} if options.traces is None else find_traces(options.traces, options.out / TRACES_FOLDER)
     left_out = {name: "not asked for" for name in bench.scenarios if name not in chosen}
@@ -85,12 +95,24 @@ def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgres
     folders = {options.out / name: each for name, each in settings.items()}
     check_comparisons(folders, progress, executor(options.ray, options.processes))
     summaries: dict[str, list[AgentSummary]] = {}
+    failed: list[FailedRun] = []
     for name, each in settings.items():
-        folder = options.out / name
         workers = executor(options.ray, options.processes)
-        table = run_comparison(each, folder, progress=progress, executor=workers)
-        summaries[name] = summary.summarise(table, summary.figures())
-    return result_of(bench, summaries, left_out)
+        try:
+            table: np.ndarray | None = run_comparison(
+                each, options.out / name, progress=progress, executor=workers
+            )
+        except RunsFailed as error:
+            table = error.whole
+            failed += [one._replace(where=f"{one.where} in {name}") for one in error.failed]
+        summaries[name] = [] if table is None else summary.summarise(table, summary.figures())
+    if not failed:
+        return BenchRun(result_of(bench, summaries, left_out), None)
+    asked = sum(each.seeds * len(each.make_scenarios()) for each in settings.values())
+    failure = RunsFailed(failed, dict.fromkeys(options.agent_names(), asked))
+    incomplete = {each.agent for each in failed}
+    whole = {name: [row for row in rows if row.agent not in incomplete] for name, rows in summaries.items()}
+    return BenchRun(result_of(bench, whole, left_out) if all(whole.values()) else None, failure)
 
 
 def result_table(result: BenchResult) -> Table:
@@ -115,10 +137,20 @@ def _run(bench: VersionedBench, options: BenchOptions) -> None:
 def _bench(bench: VersionedBench, options: BenchOptions, console: Console) -> None:
     progress = make_progress(console)
     try:
-        result = run_bench(bench, options, progress)
-        result.write(options.out / FILE_NAME)
+        result, failure = run_bench(bench, options, progress)
+        if result is not None:
+            result.write(options.out / FILE_NAME)
     finally:
         progress.close()
+    if result is not None:
+        _print_result(bench, options, result, console)
+    if failure is not None:
+        raise failure
+
+
+def _print_result(
+    bench: VersionedBench, options: BenchOptions, result: BenchResult, console: Console
+) -> None:
     console.print(result_table(result))
     for name, why in result.left_out.items():
         trace = bench.scenarios[name].trace

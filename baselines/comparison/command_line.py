@@ -13,6 +13,7 @@ from baselines import called_now
 from baselines.comparison import decisions, summary, tables, tensorboard
 from baselines.comparison.comparison import run_comparison
 from baselines.comparison.endings import make_output, told_in_a_sentence
+from baselines.comparison.failures import RunsFailed
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.progress import make_progress
 from baselines.comparison.settings import ComparisonSettings
@@ -30,13 +31,19 @@ def main(argv: list[str] | None = None) -> None:
 def _compare(options: CompareOptions, console: Console) -> None:
     settings = options.settings()
     progress = make_progress(console)
+    failure = None
     try:
-        table = run_comparison(
+        table: np.ndarray | None = run_comparison(
             settings, options.out, progress=progress, warn=_warn, executor=options.executor()
         )
+    except RunsFailed as error:
+        failure, table = error, error.whole
     finally:
         progress.close()
-    write_results(options.out, table, settings, console)
+    if table is not None:
+        write_results(options.out, table, settings, console)
+    if failure is not None:
+        raise failure
 
 
 def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings, console: Console) -> None:

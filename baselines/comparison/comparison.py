@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 from baselines import AGENTS, AgentFactory, typical_decide_ms
 from baselines.comparison import run
 from baselines.comparison.decisions import labelled
+from baselines.comparison.failures import AttemptJob, FailedRun, RunsFailed, traceback_path
 from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
 from baselines.comparison.progress import JobProgress, PlainProgress
 from baselines.comparison.run import CheckJob, RunJob, read_run
@@ -49,7 +51,8 @@ def run_comparison(
     A folder that holds the same comparison is continued, and may be asked for more agents or seeds than
     before. `more_agents` are factories beside AGENTS that can be pickled. Call this from a main module that
     is guarded by `__name__`, as the processes import it. An `executor` runs the jobs in place of processes.
-    ValueError for what cannot be compared, before any long work.
+    ValueError for what cannot be compared, before any long work. RunsFailed where agents failed, after all
+    other runs.
     """
     known = AGENTS | dict(more_agents or {})
     settings.check_agents(known)
@@ -63,8 +66,12 @@ def run_comparison(
         _check_agents(workers, _first_of_agents(missing), progress)
         _write_bench(folder, bench)
         _find_landscapes(workers, missing, settings, progress, warn)
-        _live_runs(workers, missing, len(jobs), progress)
-        return _gathered(jobs, settings, space)
+        failed = _live_runs(workers, missing, len(jobs), progress)
+        if not failed:
+            return _gathered(jobs, settings, space)
+        whole = _of_whole_agents(jobs, failed)
+        table = _gathered(whole, settings, space) if whole else None
+        raise RunsFailed(failed, Counter(job.agent for job in jobs), table)
 
 
 def check_comparisons(
@@ -148,16 +155,32 @@ def _find_landscapes(
     _warn_of_slo(lowest_p95_ms, settings, warn)
 
 
-def _live_runs(workers: JobExecutor, missing: Sequence[RunJob], total: int, progress: JobProgress) -> None:
+def _live_runs(
+    workers: JobExecutor, missing: Sequence[RunJob], total: int, progress: JobProgress
+) -> list[FailedRun]:
+    """Lives the missing runs; those that failed."""
     for folder in {job.path.parent for job in missing}:
         folder.mkdir(parents=True, exist_ok=True)
+    for job in missing:
+        traceback_path(job.path).unlink(missing_ok=True)  # of an earlier try
     slowest_first = sorted(missing, key=lambda job: -typical_decide_ms(job.agent))
     progress.stage("runs", total, total - len(missing))
+    failed: dict[RunJob, FailedRun] = {}
 
-    def done(job: RunJob, ratio: float) -> None:
-        progress.job_done(f"{job}: {ratio:.2f} x the oracle's cost")
+    def done(job: AttemptJob, answer: float | FailedRun) -> None:
+        if isinstance(answer, FailedRun):
+            failed[job.run] = answer
+            progress.job_done(f"{job}: failed")
+        else:
+            progress.job_done(f"{job}: {answer:.2f} x the oracle's cost")
 
-    workers.run(slowest_first, done)
+    workers.run([AttemptJob(job) for job in slowest_first], done)
+    return [failed[job] for job in missing if job in failed]
+
+
+def _of_whole_agents(jobs: Sequence[RunJob], failed: Sequence[FailedRun]) -> list[RunJob]:
+    incomplete = {each.agent for each in failed}
+    return [job for job in jobs if job.agent not in incomplete]
 
 
 def _gathered(jobs: Sequence[RunJob], settings: ComparisonSettings, space: ConfigurationSpace) -> np.ndarray:

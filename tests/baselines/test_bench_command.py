@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from baselines import AGENTS
 from baselines.comparison import bench_command
 from baselines.comparison.bench_command import main
 from baselines.comparison.bench_result import FORMAT, BenchResult
@@ -20,6 +21,7 @@ from envs.scenarios import bench, public_traces
 from envs.scenarios.bench import BENCHES, V1, BenchScenario, VersionedBench
 from envs.scenarios.public_traces import TRACES, PublicTrace
 from scripts.docs.leaderboard import leaderboard_page
+from tests.support.failing_agent import FAILING
 from tests.support.in_this_process import InThisProcess
 
 PUBLISHED = {"v1": "8b10a694b0687fbb"}
@@ -142,6 +144,35 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_after_which_the_same_comman
         f"cannot read or write {tmp_path}/out/result.json: No space left on device; the finished runs are "
         f"kept in {tmp_path}/out, and the same command goes on with them\n"
     )
+
+
+def test_an_agent_with_a_failed_run_is_no_part_of_the_result_and_all_scenarios_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS, "mine", FAILING)
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as ended:
+        main(["v1", "--agents", "mine,random", "--traces", str(tiny), "--out", str(out)])
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert "2 of 2 runs of mine failed (ValueError: a fault of the agent's own on " in error
+    assert "with seed 0 in small and " in error
+    assert error.count("\n") == 1
+    result = BenchResult.read(out / "result.json")
+    assert list(result.scenarios) == ["small", "traced"]
+    assert set(result.agents) == set(result.score) == {"random", "oracle"}
+    assert all(set(each["figures"]) == {"random", "oracle"} for each in result.scenarios.values())
+
+
+def test_a_bench_of_whose_agents_none_is_whole_has_no_result(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(AGENTS, "oracle", FAILING)
+    with pytest.raises(SystemExit) as ended:
+        main(["v1", "--agents", "oracle", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 1
+    assert "1 of 1 runs of oracle failed" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_an_agent_that_cannot_act_on_a_later_scenario_is_named_before_any_run(

@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 
 from baselines import AGENTS, AgentFactory
+from baselines.agents import AgentEntry
 from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.comparison import _run_jobs, _write_bench
+from baselines.comparison.failures import AttemptJob, FailedRun, RunsFailed
+from baselines.comparison.landscapes import Landscape
 from baselines.comparison.run import RunJob, compile_kernels
 from envs.scenarios.families import SLOWDOWN_AT, family_cores
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.queueing.kernels import replayed_ms
 from rrl.queueing.machine import Machine
+from tests.support.failing_agent import FailsToAct
 from tests.support.in_this_process import InThisProcess
 
 SMALL = "instances=1:3,intra_op_threads=1,2,4"
@@ -272,12 +276,69 @@ def test_a_failure_of_an_agent_is_not_taken_for_bad_input(tmp_path: Path) -> Non
         landscape.path.parent.mkdir(exist_ok=True)
         landscape()
     with pytest.raises(RuntimeError, match="the run of broken on family-0, seed 0 failed"):
-        replace(job, agent="broken", factory=lambda task, seed, background_training=False: Broken())()
+        replace(job, agent="broken", factory=lambda task, seed, background_training=False: FailsToAct())()
 
 
-class Broken(Agent):
-    def act(self, observation: np.ndarray) -> np.ndarray:
-        raise ValueError("a fault of the agent's own")
+def test_a_run_that_fails_leaves_the_others_and_its_agent_out_of_the_table(tmp_path: Path) -> None:
+    lives = [0]
 
-    def update(self, transition: Transition) -> None:
-        pass
+    def make(task: Task, seed: int, background_training: bool = False) -> Agent:
+        lives[0] += 1
+        return (
+            FailsToAct() if lives[0] == 3 else First(task)
+        )  # The first is made to learn whether it can act.
+
+    of, progress = settings("mine", "random", seeds=2, decisions=3), Silent()
+    with pytest.raises(RunsFailed) as caught:
+        run_comparison(of, tmp_path, 1, {"mine": make}, progress, executor=InThisProcess())
+    assert str(caught.value).startswith(
+        "1 of 2 runs of mine failed (ValueError: a fault of the agent's own on family-0 with seed 1); "
+        "an agent without all of its runs is left out of the results"
+    )
+    assert caught.value.whole is not None
+    assert set(caught.value.whole["agent"]) == {"random"}
+    assert "mine on family-0, seed 1: failed" in progress.done
+    assert len(progress.done) == 5  # the landscape, too
+    own = tmp_path / "runs" / "mine"
+    assert "in act" in (own / "machine-000-seed-1.txt").read_text(encoding="utf-8")
+
+    again = Silent()
+    table = run_comparison(of, tmp_path, 1, {"mine": make}, again, executor=InThisProcess())
+    assert [text.split(":")[0] for text in again.done] == ["mine on family-0, seed 1"]
+    assert set(table["agent"]) == {"mine", "random"}
+    assert not list(own.glob("*.txt"))
+
+
+def test_an_agent_that_cannot_act_on_a_later_machine_fails_there_alone(tmp_path: Path) -> None:
+    lives = [0]
+
+    def make(task: Task, seed: int, background_training: bool = False) -> Agent:
+        lives[0] += 1
+        if lives[0] == 3:
+            raise ValueError("too small a machine")
+        return First(task)
+
+    of = settings("mine", machine="family:0,1", decisions=3)
+    with pytest.raises(
+        RunsFailed, match=r"ValueError: too small a machine on family-1 with seed 0"
+    ) as caught:
+        run_comparison(of, tmp_path, 1, {"mine": make}, Silent(), executor=InThisProcess())
+    assert caught.value.whole is None
+
+
+def test_an_agent_whose_package_is_lacking_ends_the_comparison(tmp_path: Path) -> None:
+    lacking = AgentEntry("nowhere.to_be:Found", "", "", 0.1, origin="a package 1.0")
+    (job,) = jobs(tmp_path, settings("oracle"))
+    landscapes = [Landscape(np.ones(9), np.ones(9))] * job.load.decisions
+    with pytest.raises(ValueError, match=r"agent 'mine' cannot act here: nowhere.* cannot be imported"):
+        AttemptJob(replace(job, agent="mine", factory=lacking)).work(landscapes)
+
+
+def test_of_many_failed_runs_few_are_named() -> None:
+    failed = [FailedRun("mine", f"family-{n} with seed 0", f"ValueError: {n % 2}", "") for n in range(5)]
+    failed.append(FailedRun("other", "family-0 with seed 0", "KeyError", ""))
+    assert str(RunsFailed(failed, {"mine": 8, "other": 8})).startswith(
+        "5 of 8 runs of mine failed (ValueError: 0 on family-0 with seed 0 and family-2 with seed 0, "
+        "ValueError: 1 on family-1 with seed 0, and 2 more); "
+        "1 of 8 runs of other failed (KeyError on family-0 with seed 0); an agent"
+    )

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from baselines import AGENTS
 from baselines.comparison import options, read_decisions
 from baselines.comparison.command_line import main
 from envs.scenarios.families import family_machine
+from tests.support.failing_agent import FAILING
 from tests.support.full_disk import files_of_at_most
 from tests.support.in_this_process import InThisProcess
 
@@ -140,6 +142,23 @@ def test_a_limit_that_no_configuration_meets_is_said_and_done_without(
     assert "there the agents are compared by p95 latency alone" in printed.err
     assert "SLO" in printed.out
     assert read_decisions(tmp_path / "decisions.csv")["slo_violated"].all()
+
+
+def test_a_failed_run_is_told_at_the_end_and_the_results_are_of_the_other_agents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_this_process: None
+) -> None:
+    monkeypatch.setitem(AGENTS, "mine", FAILING)
+    with pytest.raises(SystemExit) as ended:
+        compare(tmp_path, "--agents", "mine,random")
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "1 of 1 runs of mine failed (ValueError: a fault of the agent's own on family-0 with seed 0); "
+        "an agent without all of its runs is left out of the results, and runs/AGENT/*.txt hold the "
+        f"tracebacks; the finished runs are kept in {tmp_path}, and the same command goes on with them\n"
+    )
+    assert "decisions.csv" in printed.out
+    assert set(read_decisions(tmp_path / "decisions.csv")["agent"]) == {"random", "oracle"}
 
 
 def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
