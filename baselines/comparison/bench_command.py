@@ -15,7 +15,7 @@ from baselines import DEFAULT_AGENT, called_now
 from baselines.comparison import summary
 from baselines.comparison.bench_result import FILE_NAME, SCORED, BenchResult, result_of
 from baselines.comparison.comparison import check_comparisons, run_comparison
-from baselines.comparison.endings import make_output, told_in_a_sentence
+from baselines.comparison.endings import make_output, told_in_a_sentence, warn
 from baselines.comparison.failures import FailedRun, RunsFailed
 from baselines.comparison.progress import JobProgress, make_progress
 from baselines.comparison.ray_workers import executor
@@ -92,15 +92,14 @@ def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgres
         )
     if not settings:
         raise ValueError("no scenario can run: give --traces FOLDER, or other --scenarios")
-    folders = {options.out / name: each for name, each in settings.items()}
-    check_comparisons(folders, progress, executor(options.ray, options.processes))
+    check_comparisons(options.out, settings, progress, warn, executor(options.ray, options.processes))
     summaries: dict[str, list[AgentSummary]] = {}
     failed: list[FailedRun] = []
     for name, each in settings.items():
         workers = executor(options.ray, options.processes)
         try:
             table: np.ndarray | None = run_comparison(
-                each, options.out / name, progress=progress, executor=workers
+                each, options.out / name, progress=progress, warn=_told_of_all, executor=workers
             )
         except RunsFailed as error:
             table = error.whole
@@ -113,6 +112,10 @@ def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgres
     incomplete = {each.agent for each in failed}
     whole = {name: [row for row in rows if row.agent not in incomplete] for name, rows in summaries.items()}
     return BenchRun(result_of(bench, whole, left_out) if all(whole.values()) else None, failure)
+
+
+def _told_of_all(sentence: str) -> None:
+    """Takes a scenario's warning of other code, of which `check_comparisons` has told for all of them."""
 
 
 def result_table(result: BenchResult) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from baselines import called_now
 from baselines.comparison import decisions, summary, tables, tensorboard
 from baselines.comparison.comparison import run_comparison
-from baselines.comparison.endings import make_output, told_in_a_sentence
+from baselines.comparison.endings import make_output, told_in_a_sentence, warn
 from baselines.comparison.failures import RunsFailed
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.progress import make_progress
@@ -34,7 +33,7 @@ def _compare(options: CompareOptions, console: Console) -> None:
     failure = None
     try:
         table: np.ndarray | None = run_comparison(
-            settings, options.out, progress=progress, warn=_warn, executor=options.executor()
+            settings, options.out, progress=progress, warn=warn, executor=options.executor()
         )
     except RunsFailed as error:
         failure, table = error, error.whole
@@ -70,10 +69,6 @@ def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings,
     files = (decisions.FILE_NAME, summary.FILE_NAME, summary.MULTIPLES_FILE_NAME)
     names = ", ".join((*files, *(path.name for path in pictures)))
     console.print(f"in {folder}: {names}; tensorboard --logdir {folder / tensorboard.FOLDER}", soft_wrap=True)
-
-
-def _warn(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from baselines import AGENTS, AgentFactory, typical_decide_ms
 from baselines.comparison import run
 from baselines.comparison.decisions import labelled
 from baselines.comparison.failures import AttemptJob, FailedRun, RunsFailed, traceback_path
+from baselines.comparison.kept_code import KeptFiles, code_of, kept_files, note_code, said_of_other_code
 from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
 from baselines.comparison.progress import JobProgress, PlainProgress
 from baselines.comparison.run import CheckJob, RunJob, read_run
@@ -64,6 +65,7 @@ def run_comparison(
         jobs = _run_jobs(settings, folder, scenarios, space, known)
         missing = _missing(jobs)
         _check_agents(workers, _first_of_agents(missing), progress)
+        _warn_of_other_code(folder, kept_files(jobs, missing), warn)
         _write_bench(folder, bench)
         _find_landscapes(workers, missing, settings, progress, warn)
         failed = _live_runs(workers, missing, len(jobs), progress)
@@ -75,18 +77,31 @@ def run_comparison(
 
 
 def check_comparisons(
-    comparisons: Mapping[Path, ComparisonSettings], progress: JobProgress, executor: JobExecutor
+    out: Path,
+    comparisons: Mapping[str, ComparisonSettings],
+    progress: JobProgress,
+    warn: Callable[[str], None],
+    executor: JobExecutor,
 ) -> None:
-    """ValueError for what cannot be compared in any of these folders, before the first is begun."""
-    runs = []
-    for folder, settings in comparisons.items():
+    """ValueError for what cannot be compared in any of these folders of `out`, before the first is begun.
+
+    One warning is of the results of other code in all of them.
+    """
+    runs: list[RunJob] = []
+    kept: list[KeptFiles] = []
+    for name, settings in comparisons.items():
+        folder = out / name
         settings.check_agents(AGENTS)
         scenarios = settings.make_scenarios()
         _checked_bench(folder, settings, scenarios)
         space = settings.make_space(scenarios)
-        runs += _first_of_agents(_missing(_run_jobs(settings, folder, scenarios, space, AGENTS)))
+        jobs = _run_jobs(settings, folder, scenarios, space, AGENTS)
+        missing = _missing(jobs)
+        runs += _first_of_agents(missing)
+        kept += kept_files(jobs, missing)
     with executor as workers:
         _check_agents(workers, runs, progress)
+    _warn_of_other_code(out, kept, warn)
 
 
 def _run_jobs(
@@ -150,6 +165,8 @@ def _find_landscapes(
         lowest_p95_ms[job] = answer[1]
         progress.job_done(f"{job}: at best {answer[0]:.4g}")
 
+    for folder in {job.path.parent for job in todo}:
+        note_code(folder, (job.path.name for job in todo), code_of())
     progress.stage("landscapes", len(jobs), len(jobs) - len(todo))
     workers.run(todo, done)
     _warn_of_slo(lowest_p95_ms, settings, warn)
@@ -159,8 +176,9 @@ def _live_runs(
     workers: JobExecutor, missing: Sequence[RunJob], total: int, progress: JobProgress
 ) -> list[FailedRun]:
     """Lives the missing runs; those that failed."""
-    for folder in {job.path.parent for job in missing}:
+    for folder, agent in {job.path.parent: job.agent for job in missing}.items():
         folder.mkdir(parents=True, exist_ok=True)
+        note_code(folder, (job.path.name for job in missing if job.agent == agent), code_of(agent))
     for job in missing:
         traceback_path(job.path).unlink(missing_ok=True)  # of an earlier try
     slowest_first = sorted(missing, key=lambda job: -typical_decide_ms(job.agent))
@@ -192,6 +210,12 @@ def _gathered(jobs: Sequence[RunJob], settings: ComparisonSettings, space: Confi
             raise ValueError(f"{job.path} is gone or damaged: run the comparison again to make it")
         tables.append(labelled(rows, job.agent, job.load.scenario.name, job.seed, width))
     return np.concatenate(tables)
+
+
+def _warn_of_other_code(out: Path, kept: Sequence[KeptFiles], warn: Callable[[str], None]) -> None:
+    sentence = said_of_other_code(out, kept)
+    if sentence is not None:
+        warn(sentence)
 
 
 def _warn_of_slo(

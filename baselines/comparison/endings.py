@@ -12,7 +12,7 @@ from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.failures import RunsFailed
 from baselines.comparison.workers import WorkerDied
 from rrl.tuning.stop import Output
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.options import fail, in_a_sentence, printable
 from serving_adapter.whole_files import errors_name
 
 LOG_WIDTH = 180  # where the output is no terminal
@@ -28,6 +28,11 @@ def make_output() -> Output:
     console = Output(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     console.reader_gone = _reader_gone
     return console
+
+
+def warn(sentence: str) -> None:
+    """Tells what does not end the command."""
+    print(printable(sentence), file=sys.stderr)
 
 
 @contextmanager

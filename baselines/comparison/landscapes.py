@@ -113,6 +113,10 @@ class Load:
         slowed = "-slowed" if decision >= self.slowed_from else ""
         return self.folder / FOLDER / f"machine-{self.machine:03}-rate-{rate_per_s:.9g}{slowed}.npz"
 
+    def paths(self) -> set[Path]:
+        """The files of all landscapes of the run."""
+        return {self.path(decision) for decision in range(self.decisions)}
+
     def jobs(self, space: ConfigurationSpace, settings: ComparisonSettings) -> dict[Path, LandscapeJob]:
         """The jobs of the landscapes that the run needs, by their files."""
         jobs = {}

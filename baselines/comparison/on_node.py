@@ -35,7 +35,7 @@ def versions(packages: tuple[str, ...]) -> Versions:
     process = socket.gethostname(), os.getpid()
     if process not in _known:
         libraries = {name: _version(name) for name in LIBRARIES}
-        _known[process] = libraries | _versions_of_agents() | {OWN_CODE: _digest(packages)}
+        _known[process] = libraries | _versions_of_agents() | {OWN_CODE: digest(packages)}
     return _known[process]
 
 
@@ -72,15 +72,22 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _digest(packages: tuple[str, ...]) -> str:
-    """Of the sources of all modules and of the data beside them, with their names."""
-    digest = hashlib.sha256()
+def digest(packages: tuple[str, ...]) -> str:
+    """Of the sources of all modules and of the data beside them, with their names.
+
+    A package may be a single module. Empty where one is not there.
+    """
+    sources = hashlib.sha256()
     for package in packages:
         spec = importlib.util.find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
+        if spec is None or not (spec.submodule_search_locations or spec.has_location):
             return ""
+        if not spec.submodule_search_locations:
+            sources.update(f"{package}\0".encode())
+            sources.update(Path(str(spec.origin)).read_bytes())
+            continue
         folder = Path(next(iter(spec.submodule_search_locations)))
         for path in sorted(each for ending in ENDINGS for each in folder.rglob(f"*{ending}")):
-            digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+            sources.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
+            sources.update(path.read_bytes())
+    return sources.hexdigest()

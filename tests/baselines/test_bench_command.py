@@ -146,6 +146,21 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_after_which_the_same_comman
     )
 
 
+def test_results_of_other_code_are_told_once_for_all_scenarios(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["v1", "--agents", "random", "--traces", str(tiny), "--out", str(tmp_path / "out")]
+    main(arguments)
+    assert capsys.readouterr().err == ""
+    for path in tmp_path.glob("out/*/runs/random/code.json"):
+        path.unlink()
+    main(arguments)
+    error = capsys.readouterr().err
+    assert error.startswith(f"{tmp_path}/out goes on with results of other code than today's: ")
+    assert "2 of 2 runs of random (unknown code);" in error
+    assert error.count("\n") == 1
+
+
 def test_an_agent_with_a_failed_run_is_no_part_of_the_result_and_all_scenarios_run(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

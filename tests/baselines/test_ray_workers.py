@@ -35,10 +35,10 @@ def test_code_that_differs_by_a_line_is_other_code(tmp_path: Path, monkeypatch: 
     package.mkdir()
     (package / "__init__.py").write_text("A = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    before = on_node._digest((package.name,))
-    assert before == on_node._digest((package.name,))
+    before = on_node.digest((package.name,))
+    assert before == on_node.digest((package.name,))
     (package / "__init__.py").write_text("A = 2\n")
-    assert len({before, on_node._digest((package.name,)), on_node._digest(("there_is_none",))}) == 3
+    assert len({before, on_node.digest((package.name,)), on_node.digest(("there_is_none",))}) == 3
 
 
 def test_what_is_brought_to_a_node_is_the_code_of_this_machine() -> None:
