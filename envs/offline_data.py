@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,10 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if not self.run:
             raise ValueError("give the folder of a run with --run, as rrl-tune --out left it")
+        if not re.fullmatch(r"(?:[-\w]+/)*[-\w]+-v\d+", self.dataset):
+            raise ValueError(
+                f"--dataset must be NAME-vN or NAMESPACE/NAME-vN, as in rrl/triton-v0, got {self.dataset!r}"
+            )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -89,7 +94,7 @@ def export(options: ExportOptions) -> tuple[int, int]:
     if not cut:
         raise ValueError("the journals hold no interval with a cost yet")
     if options.into is not None:
-        os.environ["MINARI_DATASETS_PATH"] = str(options.into)
+        os.environ["MINARI_DATASETS_PATH"] = str(options.into.absolute())  # It takes no relative one.
     try:
         import minari
         from minari.data_collector import EpisodeBuffer

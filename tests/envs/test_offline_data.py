@@ -100,9 +100,9 @@ def with_gap(record: Record) -> Record:
 def test_minari_loads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minari")
     header, records = read(TRITON)
-    command = ["--dataset", "rrl/triton-minilm-v0", "--run", str(TRITON), "--into", str(tmp_path)]
+    command = ["--dataset", "rrl/triton-minilm-v0", "--run", str(TRITON), "--into", tmp_path.name]
     exported = [sys.executable, "-m", "envs.offline_data", *command]
-    said = subprocess.run(exported, capture_output=True, text=True, check=True)
+    said = subprocess.run(exported, capture_output=True, text=True, check=True, cwd=tmp_path.parent)
     assert said.stdout.startswith(f"rrl/triton-minilm-v0: {len(records)} steps in ")
     loaded = subprocess.check_output(
         [sys.executable, "-c", LOAD, "rrl/triton-minilm-v0"],
@@ -117,7 +117,7 @@ def test_minari_loads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert found["knobs"] == header.space.to_json()
     assert found["kinds"] == [FROM_BEFORE["kind"], *(record.kind for record in episodes[0])]
-    again = subprocess.run(exported, capture_output=True, text=True, check=False)
+    again = subprocess.run(exported, capture_output=True, text=True, check=False, cwd=tmp_path.parent)
     assert again.returncode == 2
     assert "already exists" in again.stderr
 
@@ -146,3 +146,15 @@ def test_runs_that_do_not_belong_together_are_refused(
         assert ended.value.code == 2
         assert words in capsys.readouterr().err
     assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize("name", ["triton", "rrl/triton", "rrl/triton-v", "tri ton-v0", "/x-v0", "../x-v0"])
+def test_a_name_that_minari_does_not_take_is_refused_in_a_sentence(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--run", str(TRITON), "--dataset", name])
+    assert ended.value.code == 2
+    assert f"--dataset must be NAME-vN or NAMESPACE/NAME-vN, as in rrl/triton-v0, got '{name}'" in (
+        capsys.readouterr().err
+    )
