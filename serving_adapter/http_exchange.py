@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 MAX_ANSWER_BYTES = 64 << 20
 _PART_BYTES = 1 << 16
@@ -18,6 +18,16 @@ class HttpAnswer(NamedTuple):
 
     status: int
     body: bytes
+
+
+def parts_of(url: str) -> SplitResult | None:
+    """The parts of an address that HTTP can ask; None for what is none."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are no address's, or a port that is no number
+        return None
+    return parts if is_one else None
 
 
 def exchanged(

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 
 from serving_adapter.address import ServerAddress, bracketed
+from serving_adapter.http_exchange import parts_of
 from serving_adapter.options import fail, parse
 from serving_adapter.server.metrics.page_server import serve_application
 from serving_adapter.server.protocol.listening import check_free
@@ -30,7 +31,8 @@ class TapOptions:
     target: str = "localhost:8001"
     """HOST:PORT of the server's gRPC port."""
     target_metrics_url: str | None = "http://localhost:8002/metrics"
-    """The server's Prometheus page, which the tap's page begins with; none where there is none."""
+    """The server's Prometheus page, which the tap's page begins with. Give it where --target is at another
+    host or port; none where there is none."""
     listen: str = ":8101"
     """HOST:PORT for clients; without a host, this machine's only can come. Port 0 takes any free one."""
     metrics_port: int = 8102
@@ -43,6 +45,11 @@ class TapOptions:
             raise ValueError(f"--target {error}") from None
         if ServerAddress.parse(self.target).unix:
             raise ValueError("--target must be HOST:PORT: no tap is needed on a socket of one machine")
+        if self.server_metrics_url is not None and parts_of(self.server_metrics_url) is None:
+            raise ValueError(
+                "--target-metrics-url must be like http://HOST:8002/metrics, or none, "
+                f"got {self.server_metrics_url!r}"
+            )
         port = self.listen.rpartition(":")[2]
         if ":" not in self.listen or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
             raise ValueError(
@@ -50,6 +57,11 @@ class TapOptions:
             )
         if not 0 <= self.metrics_port <= 65535:
             raise ValueError(f"--metrics-port must be from 0 to 65535, got {self.metrics_port}")
+
+    @property
+    def server_metrics_url(self) -> str | None:
+        """The server's page; None where it has none."""
+        return None if self.target_metrics_url == "none" else self.target_metrics_url
 
     @property
     def host(self) -> str:
@@ -72,7 +84,7 @@ async def tap(options: TapOptions) -> None:
         server = await asyncio.get_running_loop().create_server(proxy.connection, host, options.port)
         check_free(host, options.metrics_port)
         metrics_port = serve_application(
-            page_of(proxy.tally, options.target_metrics_url), host, options.metrics_port
+            page_of(proxy.tally, options.server_metrics_url), host, options.metrics_port
         )
     except OSError as error:
         fail(f"cannot listen on {bracketed(host)} ({error.strerror}); choose other ports or another host")

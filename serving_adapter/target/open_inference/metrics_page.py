@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode
 
 from serving_adapter.address import ServerAddress, bracketed
+from serving_adapter.http_exchange import parts_of
 from serving_adapter.target.error import TargetError, TargetLost
 from serving_adapter.target.open_inference.readings import GLANCE, parse_metrics
 from serving_adapter.target.reading import Reading
@@ -34,11 +35,8 @@ class MetricsPage:
         tls_ca: str | None = None,
         calls: Counter[str] | None = None,
     ) -> None:
-        try:
-            parts = urlsplit(url)
-        except ValueError:  # brackets that are no address's
-            parts = SplitResult("", "", "", "", "")
-        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_good_port(parts):
+        parts = parts_of(url)
+        if parts is None:
             raise ValueError(f"the metrics URL must be like http://HOST:PORT/metrics, got {url!r}")
         self.url = url
         self.tells_all = False  # batches and processor time too: our own server's page, and none of a tap
@@ -172,13 +170,6 @@ def _host(parts: SplitResult) -> str:
         return ServerAddress.parse(f"{bracketed(str(parts.hostname))}:1").host
     except ValueError:
         return str(parts.hostname)
-
-
-def _has_good_port(parts: SplitResult) -> bool:
-    try:
-        return parts.port != 0
-    except ValueError:
-        return False
 
 
 def fetched(page: MetricsPage, fetch: Callable[[], _Fetched], known: bool) -> _Fetched:

@@ -28,3 +28,20 @@ def test_what_cannot_be_listened_on_is_refused(given: str, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         parse(TapOptions, ["--listen", given])
     assert "--listen must be HOST:PORT or :PORT, e.g. :8101 or 0.0.0.0:8101" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["none", "None"])
+def test_a_server_may_have_no_metrics_page(given: str) -> None:
+    assert parse(TapOptions, ["--target-metrics-url", given]).server_metrics_url is None
+    assert TapOptions().server_metrics_url == "http://localhost:8002/metrics"
+
+
+@pytest.mark.parametrize(
+    "given", ["localhost:8002", "foo", "http://", "ftp://localhost/metrics", "http://h:x/"]
+)
+def test_what_is_no_url_of_a_page_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(TapOptions, ["--target-metrics-url", given])
+    assert f"--target-metrics-url must be like http://HOST:8002/metrics, or none, got '{given}'" in (
+        capsys.readouterr().err
+    )
