@@ -51,8 +51,11 @@ def parse(
     options_class: type[Options],
     argv: Sequence[str] | None = None,
     defaults: Callable[[list[str], Mapping[str, Any]], Mapping[str, Any]] = lambda arguments, configured: {},
+    command: str = "",
 ) -> Options:
     """The options of a command from its arguments (default: the process's own).
+
+    `command` is the name of one of a program's commands: help and refusals then name it.
 
     `defaults` gives values, by name, to those that neither the arguments nor their --config set. It is called
     with the arguments and the values of --config.
@@ -67,7 +70,7 @@ def parse(
             values.pop(name, None)  # To a default, tyro would add what a flag that may be repeated gives.
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
-        program = Path(sys.argv[0]).name  # A shell completes commands by this name.
+        program = f"{Path(sys.argv[0]).name} {command}".strip()  # A shell completes programs by this name.
         with _helps_on_one_line() if arguments[:1] == [COMPLETION] else nullcontext():
             parsed = tyro.cli(flags, prog=program, args=arguments, default=flags(**(required | values)))
         names = [f.name for f in dataclasses.fields(options_class)]  # type: ignore[arg-type]
@@ -111,7 +114,7 @@ def parse_command(
     if not arguments or arguments[0] not in commands:
         fail(f"usage: {program} COMMAND, with COMMAND one of {', '.join(commands)}")
     command = commands[arguments[0]]
-    return partial(command.run, parse(command.options_class, arguments[1:]))
+    return partial(command.run, parse(command.options_class, arguments[1:], command=arguments[0]))
 
 
 def read_options_file(path: Path, options_class: type) -> dict[str, Any]:

@@ -32,17 +32,18 @@ __all__ = ["main"]
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["init"]:
-        write_first_options(parse(InitOptions, arguments[1:]))
+        write_first_options(parse(InitOptions, arguments[1:], command="init"))
         raise SystemExit(DONE)
     if arguments[:1] == ["what-if"]:
-        what_if(parse(WhatIfOptions, arguments[1:]))
+        what_if(parse(WhatIfOptions, arguments[1:], command="what-if"))
         raise SystemExit(DONE)
     options_class: type[TuneOptions] = TuneOptions
+    command = ""
     try:
         check_given_once(arguments)
         if arguments[:1] == ["watch"]:
-            options_class, arguments = WatchOptions, arguments[1:]
-        options = parse(options_class, arguments, from_model_analyzer.defaults)
+            options_class, command, arguments = WatchOptions, "watch", arguments[1:]
+        options = parse(options_class, arguments, from_model_analyzer.defaults, command)
         options = going_on(replace(options, agent=called_now(options.agent)))
     except ValueError as error:
         fail(str(error))

@@ -11,7 +11,7 @@ import pytest
 from tyro.conf import UseAppendAction
 
 from serving_adapter import own_process
-from serving_adapter.options import fail, parse
+from serving_adapter.options import Command, fail, parse, parse_command
 from tests.support import CHECKOUT
 
 
@@ -132,6 +132,19 @@ def test_the_class_s_own_check_speaks_plainly(tmp_path: Path, capsys: pytest.Cap
 def test_a_missing_required_flag_and_an_unknown_flag_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--dish" in sentence_of_failure(capsys, [])
     assert "--dihs" in sentence_of_failure(capsys, ["--dish", "soup", "--dihs", "x"])
+
+
+def test_one_of_a_programs_commands_is_named_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/kitchen"])
+    commands = {"cook": Command(CookOptions, print, "cooks")}
+    named = ((["cook"], "kitchen cook --help"), (["cook", "--help"], "usage: kitchen cook [-h]"))
+    for arguments, told in named:
+        with pytest.raises(SystemExit):
+            parse_command("kitchen", commands, arguments)
+        captured = capsys.readouterr()
+        assert told in captured.out + captured.err
 
 
 def test_the_help_shows_comments_and_the_values_of_the_file(
