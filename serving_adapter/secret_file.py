@@ -12,8 +12,10 @@ def read_secret(file: Path, flag: str) -> str:
     """What is in the file that the flag names; ValueError, one sentence, where there is nothing."""
     try:
         secret = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {flag} {file}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {flag} {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"cannot read {flag} {file}: it is not UTF-8 text") from None
     if not secret:
         raise ValueError(f"{flag} {file} is empty, which would lock nothing; write the secret into it")
     note_open_file(file)

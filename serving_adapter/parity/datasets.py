@@ -228,7 +228,8 @@ def _from_file(path: Path) -> Dataset:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, *UNREADABLE_ARRAYS) as error:
-        raise DataError(f"cannot read the data file {path}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read the data file {path}: {why}") from None
     if "x" not in arrays:
         raise DataError(f"{path} has no array 'x' (N, *item); it has {', '.join(arrays)}")
     everything = _images(path, arrays, "")

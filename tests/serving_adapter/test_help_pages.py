@@ -22,6 +22,8 @@ def test_every_page_is_there(page: str) -> None:
         ("localhost:1 does not answer", "how-to/tune-a-triton.md"),
         ("--ray needs Ray: pip install 'ray[serve]==2.60.*'", "how-to/cluster.md"),
         ("there is no machine file 'absent.npz'", "how-to/profile-and-pretrain.md"),
+        ("cannot read the data file absent.npz: No such file", "how-to/late-and-lost-answers.md"),
+        ("unknown data 'absent'; give digits or the path of an .npz file", "how-to/late-and-lost-answers.md"),
         ("cannot read --change-window 'at'", "how-to/operators-limits.md"),
         ("knob 'instances': cannot read 'four'", "architecture.md"),
         ("--intervals must be at least 1, got 0", "reference/commands.md"),

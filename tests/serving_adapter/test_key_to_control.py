@@ -23,8 +23,11 @@ def test_a_file_counts_before_the_environment(tmp_path: Path, monkeypatch: pytes
     file.write_text("of the file\n")
     file.chmod(0o600)
     assert read_control_key(file) == "of the file"
-    with pytest.raises(ValueError, match=f"cannot read --control-key-file {tmp_path}"):
+    with pytest.raises(ValueError, match=f"cannot read --control-key-file {tmp_path}: Is a directory$"):
         read_control_key(tmp_path)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=f"cannot read --control-key-file {file}: it is not UTF-8 text$"):
+        read_control_key(file)
     file.write_text("\n")
     with pytest.raises(ValueError, match=f"--control-key-file {file} is empty"):
         read_control_key(file)

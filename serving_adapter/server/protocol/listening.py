@@ -94,7 +94,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, t
         tls = "" if tls_cert is None else ", or the TLS files are no PEM certificate and its key"
         fail(f"cannot listen on {address}: it is taken{tls}; choose another --port or --host")
     except OSError as error:
-        fail(f"cannot read the TLS files: {error}")
+        fail(f"cannot read the TLS file {error.filename}: {error.strerror}; give PEM files")
 
 
 def control_key(file: Path | None) -> str | None:

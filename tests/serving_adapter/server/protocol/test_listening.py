@@ -177,6 +177,16 @@ def test_a_host_that_cannot_be_looked_up_is_refused_with_its_name(capsys):
     assert "--host '::%lo' is no address or name that can be looked up" in capsys.readouterr().err
 
 
+def test_a_tls_file_that_cannot_be_read_is_named(tmp_path, capsys):
+    async def bound():
+        listening.bind(grpc.aio.server(), "127.0.0.1", 0, tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    with pytest.raises(SystemExit):
+        asyncio.run(bound())
+    said = f"cannot read the TLS file {tmp_path / 'key.pem'}: No such file or directory; give PEM files"
+    assert said in capsys.readouterr().err
+
+
 def test_with_a_key_it_listens_beyond_loopback_and_nothing_it_starts_inherits_the_key(
     start_server, monkeypatch
 ):
