@@ -16,7 +16,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -288,6 +288,11 @@ def _header(path: Path, line: bytes) -> Header:
         raise NoJournal(
             f"{path} is a journal of format {values.get('version')}, this rrl-tune reads format "
             f"{FORMAT_VERSION}; start a new run with --out"
+        )
+    if unknown := sorted(values.keys() - {"journal", *(field.name for field in fields(Header))}):
+        raise NoJournal(
+            f"{path} is of another version of rrl-tune: this one does not know its {', '.join(unknown)}; "
+            "resume with that one, or start a new run with --out"
         )
     return Header.from_json(values)
 

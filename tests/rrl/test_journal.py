@@ -351,6 +351,14 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
         Journal.open_to_resume(tmp_path)
 
 
+def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps(header().to_json() | {"weather": "fair", "tide": 3}) + "\n")
+    sentence = "another version of rrl-tune: this one does not know its tide, weather; resume with that one"
+    for opened in (read, Journal.open_to_resume):
+        with pytest.raises(ValueError, match=sentence):
+            opened(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
