@@ -20,6 +20,7 @@ import yaml
 from rrl.command_line.options.watch_options import WatchOptions
 from rrl.records import Header
 from rrl.views.run_metrics import RunMetrics
+from serving_adapter.control_key import CONTROL_KEY_HEADER, KEY_VARIABLE
 from serving_adapter.options import read_options_file
 from tests.support import CHECKOUT
 from tests.support.runs.simulated_runs import tuned
@@ -215,6 +216,20 @@ def test_the_side_car_has_the_least_rights() -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
     assert tuner["livenessProbe"]["httpGet"]["path"] == "/health"
+
+
+def test_who_may_call_the_model_may_not_change_it() -> None:
+    """Clients reach the ports that a Triton also takes changes at."""
+    (pod,) = [each["spec"]["template"]["spec"] for each in objects() if each["kind"] == "StatefulSet"]
+    containers = {each["name"]: each for each in pod["containers"]}
+    secrets = {
+        name: {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"]}
+        for name, container in containers.items()
+    }
+    assert secrets["tuner"] == {KEY_VARIABLE: secrets["triton"]["CONTROL_KEY"]}
+    header = CONTROL_KEY_HEADER.removeprefix("triton-grpc-protocol-")
+    for flag in ("--grpc-restricted-protocol", "--http-restricted-api"):
+        assert f"{flag}=model-repository:{header}=$(CONTROL_KEY)" in containers["triton"]["args"]
 
 
 def test_the_side_cars_options_are_those_of_a_watch(tmp_path: Path) -> None:
