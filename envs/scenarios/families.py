@@ -124,10 +124,12 @@ def scenarios(text: str, truth: str = "model", cores: int | None = None) -> list
     source, colon, seeds = text.partition(":")
     if colon and source in SOURCES:
         return [_generated(source, seed, truth) for seed in listed_seeds(text, seeds)]
+    known = ", ".join(["FILE.npz[,FILE2.npz]", *(f"{name}:SEEDS" for name in SOURCES)])
     paths = [Path(part) for part in text.split(",") if part]
     if not paths:
-        known = ", ".join(f"{name}:SEEDS" for name in SOURCES)
-        raise ValueError(f"no machine is given; expected FILE.npz[,FILE2.npz], {known}")
+        raise ValueError(f"no machine is given; expected {known}")
+    if colon and source.isalpha() and not paths[0].suffix:  # a misspelt source, and no file
+        raise ValueError(f"unknown machines {text!r}; expected {known}")
     made = [TRUTHS[truth](Machine.load(path), path.stem, k) for k, path in enumerate(paths)]
     return made if cores is None else [replace(scenario, cores=cores) for scenario in made]
 

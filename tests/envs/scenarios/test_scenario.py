@@ -119,6 +119,7 @@ def test_machine_files_are_scenarios_named_after_them(tmp_path: Path) -> None:
         ("family:0-99999999", "model", "cannot read the seeds"),
         ("family:0", "magic", "unknown truth 'magic'; known: model, processor-sharing"),
         ("none.npz", "model", "there is no machine file"),
+        ("famly:0", "model", "unknown machines 'famly:0'; expected FILE.npz.*, family:SEEDS, usl:SEEDS"),
         (",", "model", "no machine is given"),
     ],
 )
