@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scripts.kept_rows import OtherSetting
 from serving_adapter.options import fail
+from serving_adapter.standard_streams import say
 
 
 class Benchmark(NamedTuple):
@@ -183,11 +184,11 @@ BENCHMARKS = {
 def main() -> int:
     if sys.argv[1:] == ["--list"]:
         for name, benchmark in BENCHMARKS.items():
-            print(f"{name:20} {benchmark.text}")
+            say(f"{name:20} {benchmark.text}")
         return 0
     if len(sys.argv) < 2 or sys.argv[1] not in BENCHMARKS:
-        print(f"usage: scripts/bench NAME, with NAME one of {', '.join(BENCHMARKS)}", file=sys.stderr)
-        return 2
+        what = f"unknown benchmark {sys.argv[1]!r}" if sys.argv[1:] else "no benchmark is named"
+        fail(f"{what}; known: {', '.join(BENCHMARKS)}; scripts/reproduce --list names the papers' figures")
     module = importlib.import_module(f"scripts.benchmarks.{BENCHMARKS[sys.argv[1]].module}")
     if sys.argv[2:] and not hasattr(module, "Options"):
         print(f"scripts/bench {sys.argv[1]} takes no options", file=sys.stderr)

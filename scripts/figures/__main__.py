@@ -21,6 +21,7 @@ from scripts.figures.reach import reach_table
 from scripts.figures.result import FigureResult
 from scripts.figures.rrl.long_runs import LongRunsSetting
 from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.standard_streams import say
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class ReproduceOptions:
 
     def __post_init__(self) -> None:
         if not self.list and self.figure not in (*FIGURES, RESULTS):
-            what = f"unknown figure {self.figure!r}" if self.figure else "which figure?"
+            what = f"unknown figure {self.figure!r}" if self.figure else "no figure is named"
             raise ValueError(
                 f"{what}; known: {', '.join(FIGURES)}, and {RESULTS} for the tables of docs/results"
             )
@@ -197,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(ReproduceOptions, argv)
     if options.list:
         for name, figure in FIGURES.items():
-            print(f"{name:16} {figure.text}")
+            say(f"{name:16} {figure.text}")
         return 0
     torch.set_num_threads(1)
     try:
