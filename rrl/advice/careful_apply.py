@@ -29,7 +29,6 @@ from rrl.records import Header
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
-from rrl.tuning.decision_words import TAKEN_OVER, UNDONE
 from rrl.tuning.ending import Kept
 from rrl.tuning.environment import Environment
 from rrl.tuning.keeping import BestInStateFile, Keeping
@@ -117,17 +116,6 @@ class ApplyingGuard(Guard):
         return ToKeep(self.start, f"what was recommended is worse: {words}")
 
 
-class CountedChanges(Listener):
-    """Tells the shared limits of every change, as they limit the next model, too."""
-
-    def __init__(self, limits: ChangeLimits) -> None:
-        self._limits = limits
-
-    def changed(self, change: Change) -> None:
-        if change.decision not in (UNDONE, TAKEN_OVER):  # Never made, or not by this run.
-            self._limits.changed(change.at.timestamp())
-
-
 @dataclass
 class AgreedChange:
     """The change somebody said yes to. `keeping` and `point` see to the target, however it ends.
@@ -159,15 +147,16 @@ class AgreedChange:
                 header.found, header.found_config_pbtxt or "", header.settle_s + header.interval_s
             )
             view = make_view(console, log, guard, SETTINGS, header.found)
-            listeners: list[Listener] = [ChangeLog(self.folder), view]
-            listeners += [BestInStateFile(self.point, guard, space), CountedChanges(self.limits)]
+            state = BestInStateFile(self.point, guard, space)
+            listeners: list[Listener] = [ChangeLog(self.folder), view, state]
             if self.restored is not None:
+                self.limits.changed(self.restored.at.timestamp())
                 for listener in listeners:
                     listener.changed(self.restored)
             agent = Recommended(space, start, applied)
             try:
                 run = (self.env, agent, guard, log, SETTINGS, listeners, stop, self.keeping.put_in_force)
-                limits = ChangeLimits(windows=self.limits.windows)
+                limits = self.limits.without_hourly_limit()
                 kept = Tuning(*run, limits=limits, leave=self.keeping.leave).run()
             finally:
                 view.close()

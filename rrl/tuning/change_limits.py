@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 
 HOUR_S = 3600.0
@@ -88,6 +88,10 @@ class ChangeLimits:
     def __post_init__(self) -> None:
         if self.per_hour is not None and self.per_hour < 1:
             raise ValueError(f"--max-changes-per-hour must be at least 1, got {self.per_hour}")
+
+    def without_hourly_limit(self) -> ChangeLimits:
+        """The same windows, and changes at any rate, which are counted here, too."""
+        return replace(self, per_hour=None)  # Both have one list, which changes only in place.
 
     def changed(self, at_s: float) -> None:
         bisect.insort(self._changed_at_s, at_s)

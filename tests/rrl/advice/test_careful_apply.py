@@ -23,7 +23,7 @@ from rrl.advice.careful_apply import (
     two_configurations,
 )
 from rrl.command_line.exporting import show_again
-from rrl.interval import Watch
+from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.measurement import Measurement
 from rrl.space import Configuration
@@ -96,6 +96,22 @@ class CountedDown(Timed):
         return super()._measurement(number, watch)
 
 
+class SetByOthersFirst(Timed):
+    """Somebody sets this right before the first change, or in the middle of it."""
+
+    def __init__(self, theirs: Configuration, amid_the_change: bool) -> None:
+        super().__init__()
+        self.theirs, self.amid_the_change = theirs, amid_the_change
+
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        measured = super()._interval(number, watch)
+        if number == START:
+            return measured
+        nothing = Measurement(4.0, 0, 0, 0, gap="another client changed it", gap_by_others=True)
+        changed = self.amid_the_change
+        return MeasuredInterval(nothing, changed, set_by_others=self.theirs, gave_way=True)
+
+
 def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path) -> None:
     kept, server, said = applied(tmp_path, BEST)
     assert kept.number == BEST
@@ -117,6 +133,25 @@ def test_it_waits_for_no_hour_to_pass_and_its_changes_count_for_the_next_model(
     applied(tmp_path, number, limits=limits)
     assert {r.kind for r in read(tmp_path)[1]} == {"baseline", "tune"}
     assert len(limits._changed_at_s) == made
+
+
+@pytest.mark.parametrize(("amid_the_change", "made"), [(False, 0), (True, 1)])
+def test_a_change_that_gave_way_to_somebody_elses_counts_only_if_it_was_begun(
+    tmp_path: Path, amid_the_change: bool, made: int
+) -> None:
+    limits = ChangeLimits(2)
+    theirs = {"instances": 5, "intra_op_threads": 1}  # off the grid, so the run ends
+    kept, server, _ = applied(tmp_path, BEST, SetByOthersFirst(theirs, amid_the_change), limits=limits)
+    assert not kept.known
+    assert not server.applied
+    assert len(limits._changed_at_s) == made
+
+
+def test_what_was_put_back_after_a_killed_run_counts_as_a_change(tmp_path: Path) -> None:
+    limits, start = ChangeLimits(3), SPACE.configuration(START)
+    restored = Change(datetime.now(), SPACE.configuration(SLOW), start, "restore", "restored what was found")
+    applied(tmp_path, BEST, limits=limits, restored=restored)
+    assert len(limits._changed_at_s) == 2
 
 
 def test_where_the_window_has_closed_meanwhile_nothing_is_changed(tmp_path: Path) -> None:
