@@ -218,8 +218,10 @@ COMMANDS = {
 
 def main() -> None:
     log_to_standard_error()
-    own, _ = split(sys.argv[1:])
-    run = parse_command("rrl-store", COMMANDS, own)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["run"]:  # What stands behind `--` there is the program's.
+        arguments, _ = split(arguments)
+    run = parse_command("rrl-store", COMMANDS, arguments)
     try:
         run()
     except StoreUnavailable as error:

@@ -167,6 +167,16 @@ def test_wrong_flags_are_wrong_use(running):
         assert "Traceback" not in ended.stderr
 
 
+def test_behind_two_hyphens_every_command_but_run_takes_names_and_no_options():
+    with short_folder() as folder:
+        for arguments in (("evict", "bert", "--", "--tier", "disk"), ("ls", "--", "--tier", "disk")):
+            ended = rrl_store(*arguments, RRL_STORE=str(folder))
+            assert ended.returncode == 2
+            assert "Unrecognized options: --tier, disk" in ended.stderr
+        named = rrl_store("evict", "--tier", "disk", "--", "-bert", RRL_STORE=str(folder))
+    says_one_sentence(named, 2, "no model store runs at")
+
+
 def test_help_lists_every_command():
     shown = rrl_store("--help")
     assert shown.returncode == 0
