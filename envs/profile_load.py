@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ class ProfileLoad:
 
     def _run(self, sending: Coroutine[Any, Any, None]) -> None:
         try:
-            with closing(sending):  # Ctrl-C may come before it is begun
-                self._runner.run(sending)
+            self._runner.run(sending)
         except grpc.aio.AioRpcError as error:
             raise TargetError(f"a request of the profile failed: {error.details()}") from None
+        finally:
+            if inspect.getcoroutinestate(sending) == inspect.CORO_CREATED:  # a signal came before its begin
+                sending.close()
 
     async def _always(self, requests: int, outstanding: int) -> None:
         left = iter(range(requests))

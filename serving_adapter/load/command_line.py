@@ -16,9 +16,10 @@ import math
 import selectors
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -39,101 +40,103 @@ from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
 from serving_adapter.options import fail, in_a_sentence, parse, printable
 from serving_adapter.standard_streams import go_nowhere, say
-from serving_adapter.stop_signal import ENDING_AT_ONCE
+from serving_adapter.stop_signal import ENDING_AT_ONCE, StopSignal
 from serving_adapter.target import TargetError
 
-INTERRUPTED = 130  # the exit code
+FAILED, INTERRUPTED = 1, 130  # exit codes
 
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(LoadOptions, argv)
     if options.arrivals != RECORDED and options.rate is None:
         options = dataclasses.replace(options, rate=DEFAULT_RATE_PER_S)
-    if options.find_capacity is not None:
-        raise SystemExit(_found(options))
     levels = options.concurrencies()
-    raise SystemExit(_swept(options, levels) if len(levels) > 1 else _sent(options).code)
+    if options.find_capacity is not None:
+        work = _find(options)
+    elif len(levels) > 1:
+        work = _sweep(options, levels)
+    else:
+        work = _send(options)
+    raise SystemExit(_exit_code(work))
 
 
-def _swept(options: LoadOptions, levels: list[int]) -> int:
+def _exit_code(work: Coroutine[Any, Any, int]) -> int:
+    """Does the work. It hears of signals until its end, so that what was measured is kept and said."""
+    try:
+        # Ctrl-C may come before it is begun; what was begun, the runner ends first.
+        with closing(work), asyncio.Runner(loop_factory=_punctual_loop) as runner:
+            return runner.run(work)
+    except (ValueError, TargetError, OSError) as error:
+        fail(in_a_sentence(error))
+    except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran
+        return INTERRUPTED
+
+
+async def _send(options: LoadOptions) -> int:
+    """Sends one load. Returns the exit code."""
+    stop = _stop_on_signals()
+    sent = await _sent(options, stop)
+    return FAILED if sent.lacks_rows else _code_after(stop)
+
+
+async def _sweep(options: LoadOptions, levels: list[int]) -> int:
     """Sends one level after the other. Returns the exit code.
 
     A signal ends all of it. The table has the levels that were sent to their end.
     """
+    stop, lacks_rows = _stop_on_signals(), False
     reports: dict[int, LoadReport] = {}
     for level in levels:
-        out = None if options.out is None else options.out / f"concurrency-{level}"
-        sent = _sent(dataclasses.replace(options, concurrency=level, out=out))
-        if sent.report is not None and not sent.is_stopped:
-            reports[level] = sent.report
-        if sent.code or sent.is_stopped:
+        if stop.signal_number or lacks_rows:
             break
+        out = None if options.out is None else options.out / f"concurrency-{level}"
+        sent = await _sent(dataclasses.replace(options, concurrency=level, out=out), stop)
+        if sent.report is not None and sent.is_whole:
+            reports[level] = sent.report
+        lacks_rows = sent.lacks_rows
     levels_table.show(reports)
     if options.out is not None:
         levels_table.write(options.out, reports)
-    return sent.code
+    return FAILED if lacks_rows else _code_after(stop)
 
 
-class SentLoad(NamedTuple):
-    report: LoadReport | None  # None if stopped before the server was ready
-    code: int  # the exit code
-    is_stopped: bool  # by a signal
-
-
-def _sent(options: LoadOptions) -> SentLoad:
-    try:
-        arrivals = _arrivals(options)
-        if isinstance(arrivals, TimestampTrace) and arrivals.note:
-            say(arrivals.note)
-        trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
-        sizes = make_sizes(options.sizes, trace_sizes)
-        with ExitStack() as stack:
-            files = RowFiles(options.out)
-            stack.callback(files.close)
-            on_second = _seconds_sink(options, stack, files)
-            on_request = _requests_sink(options, files)
-            runner = stack.enter_context(asyncio.Runner(loop_factory=_punctual_loop))
-            running = _run(options, arrivals, sizes, on_second, on_request)
-            with closing(running):  # Ctrl-C may come before it is begun
-                report, signal_number = runner.run(running)
-    except (ValueError, TargetError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran
-        raise SystemExit(INTERRUPTED) from None
-    if report is not None:
-        _publish(options, report, files)
-    is_stopped = signal_number is not None
-    if files.trouble:
-        print(printable(files.trouble), file=sys.stderr)
-        return SentLoad(report, 1, is_stopped)
-    return SentLoad(report, INTERRUPTED if signal_number == signal.SIGINT else 0, is_stopped)
-
-
-def _found(options: LoadOptions) -> int:
-    """Finds the capacity. Returns the exit code."""
-    try:
-        sizes = make_sizes(options.sizes)
-        with asyncio.Runner(loop_factory=_punctual_loop) as runner:
-            running = _find(options, sizes)
-            with closing(running):
-                signal_number = runner.run(running)
-    except (ValueError, TargetError, OSError) as error:
-        fail(in_a_sentence(error))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return INTERRUPTED if signal_number == signal.SIGINT else 0
-
-
-async def _find(options: LoadOptions, sizes: Sizes) -> int | None:
-    """Searches, and returns the signal that ended the search, if any."""
-    stop, signals = _stop_on_signals()
+async def _find(options: LoadOptions) -> int:
+    """Searches the capacity. Returns the exit code."""
+    sizes = make_sizes(options.sizes)
+    stop = _stop_on_signals()
     async with ready(options, sizes, stop) as server:
         if server is not None:
             say(
                 f"sending to {server.model} on {options.target}: searches the highest {options.find_capacity}"
             )
             await capacity_run.search(options, server, sizes, stop)
-    return signals[0] if signals else None
+    return _code_after(stop)
+
+
+class SentLoad(NamedTuple):
+    report: LoadReport | None  # None if stopped before the server was ready
+    is_whole: bool  # no signal came before its end
+    lacks_rows: bool = False  # its files are not complete
+
+
+async def _sent(options: LoadOptions, stop: StopSignal) -> SentLoad:
+    """Sends one load, and says and writes how it went."""
+    arrivals = _arrivals(options)
+    if isinstance(arrivals, TimestampTrace) and arrivals.note:
+        say(arrivals.note)
+    trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
+    sizes = make_sizes(options.sizes, trace_sizes)
+    with ExitStack() as stack:
+        files = RowFiles(options.out)
+        stack.callback(files.close)
+        on_second = _seconds_sink(options, stack, files)
+        on_request = _requests_sink(options, files)
+        sent = await _run(options, arrivals, sizes, on_second, on_request, stop)
+    if sent.report is not None:
+        _publish(options, sent.report, files)
+    if files.trouble:
+        print(printable(files.trouble), file=sys.stderr)
+    return sent._replace(lacks_rows=bool(files.trouble))
 
 
 async def _run(
@@ -142,12 +145,11 @@ async def _run(
     sizes: Sizes,
     on_second: Callable[[SecondRow], None],
     on_request: Callable[[RequestRow], None],
-) -> tuple[LoadReport | None, int | None]:
-    """The report (None if stopped before the server was ready) and the signal that ended the run, if any."""
-    stop, signals = _stop_on_signals()
+    stop: StopSignal,
+) -> SentLoad:
     async with ready(options, sizes, stop) as server:
         if server is None:
-            return None, signals[0]
+            return SentLoad(None, is_whole=False)
         levels = options.concurrencies()
         rate_per_s = options.rate or arrivals.mean_rate_per_s
         at = f"{levels[0]} requests at once" if levels else f"{options.arrivals} arrivals at {rate_per_s:g}/s"
@@ -163,7 +165,7 @@ async def _run(
             on_request,
         )
         report = await sender.run(stop)
-        return report, signals[0] if signals else None
+        return SentLoad(report, is_whole=not stop.is_set())
 
 
 def _arrivals(options: LoadOptions) -> Arrivals:
@@ -185,28 +187,35 @@ def _punctual_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
 
-def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
-    """An event that the first signal sets, and the signals; the same one again ends the process.
+def _stop_on_signals() -> StopSignal:
+    """What the first signal sets; the same one again ends the process.
 
+    Its number is there at once, and it is set when the loop goes round, as in what waits for it.
     Another signal changes nothing more. A terminal that is closed takes no more text, and the report is
     written to its files.
     """
-    stop, received = asyncio.Event(), list[int]()
-    loop = asyncio.get_running_loop()
+    stop, loop = StopSignal(), asyncio.get_running_loop()
     terminals = [each.fileno() for each in (sys.stdout, sys.stderr) if each.isatty()]  # a closed one says no
 
     def handle(number: int) -> None:
-        received.append(number)
-        stop.set()
         if number in ENDING_AT_ONCE:
             loop.remove_signal_handler(number)
         else:
             go_nowhere(terminals)
+        stop.set()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.signal_number = stop.signal_number or number
 
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by `nohup`
     for each in ENDING_AT_ONCE if is_ignored else (*ENDING_AT_ONCE, signal.SIGHUP):
         loop.add_signal_handler(each, handle, each)
-    return stop, received
+        signal.signal(each, note)  # The loop hears of it by itself, and puts the default back at its end.
+    return stop
+
+
+def _code_after(stop: StopSignal) -> int:
+    return INTERRUPTED if stop.signal_number == signal.SIGINT else 0
 
 
 def _seconds_sink(options: LoadOptions, stack: ExitStack, files: RowFiles) -> Callable[[SecondRow], None]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -21,6 +23,7 @@ from rrl.tuning.restore import TargetTaken
 from serving_adapter.knob_limits import KNOBS, Limits
 from serving_adapter.target import LeaseTaken, OpenInferenceTarget, Overtaken, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
+from tests.support.servers.echo_server import EchoService, serving
 from tests.support.waiting import until
 
 QUICK = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
@@ -373,3 +376,28 @@ def test_ctrl_c_before_the_load_begins_leaves_no_warning(monkeypatch, recwarn):
         load.drive(1, outstanding=1)
     gc.collect()
     assert not recwarn.list
+
+
+def test_sigterm_amid_the_load_leaves_no_word_of_the_loop(caplog):
+    may_answer = threading.Event()
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    def answer(number, context):
+        os.kill(os.getpid(), signal.SIGTERM)
+        may_answer.wait()
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with serving(EchoService(answer)) as address:
+            load = ProfileLoad(address, "echo", 1)
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    load.drive(1, outstanding=1)
+                load.close()
+            finally:
+                may_answer.set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not caplog.records

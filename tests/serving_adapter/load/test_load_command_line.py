@@ -164,6 +164,67 @@ def test_a_signal_ends_all_levels_of_a_closed_loop(
     assert list(csv.DictReader((tmp_path / "levels.csv").read_text().splitlines())) == []  # it was cut short
 
 
+SIGNAL_AFTER_A_LEVEL = """
+import signal
+from serving_adapter.load import command_line
+
+publish = command_line._publish
+def publish_later(*arguments):
+    signal.raise_signal({})
+    command_line._publish = publish
+    publish(*arguments)
+
+command_line._publish = publish_later
+command_line.main()
+"""
+
+
+@pytest.mark.parametrize("levels", ["1", "1,2"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
+def test_a_signal_after_a_level_keeps_that_level_and_begins_no_other(
+    address: str, tmp_path: Path, levels: str, number: int, code: int
+) -> None:
+    argv = ["--target", address, "--concurrency", levels, "--duration-s", "0.2", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", SIGNAL_AFTER_A_LEVEL.format(int(number))]
+    load = subprocess.run(command + argv, capture_output=True, text=True, timeout=60)
+    assert (load.returncode, load.stderr) == (code, "")
+    assert load.stdout.count("completed") == 1
+    first = tmp_path if levels == "1" else tmp_path / "concurrency-1"
+    assert json.loads((first / "load.json").read_text())["completed"] > 0
+    if levels != "1":
+        rows = csv.DictReader((tmp_path / "levels.csv").read_text().splitlines())
+        assert [row["concurrency"] for row in rows] == ["1"]
+        assert not (tmp_path / "concurrency-2").exists()
+
+
+TOLD_TO_STOP = """
+from serving_adapter.load import command_line
+
+class Told(command_line.StopSignal):
+    def set(self):
+        super().set()
+        print("told to stop", flush=True)
+
+command_line.StopSignal = Told
+command_line.main()
+"""
+
+
+def test_a_second_ctrl_c_ends_the_wait_for_answers_without_a_word(address: str, service: EchoService) -> None:
+    may_answer = threading.Event()
+    service.answer = lambda number, context: may_answer.wait()
+    command = [sys.executable, "-c", TOLD_TO_STOP, "--target", address, "--concurrency", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as load:
+        assert service.got_one.wait(60)
+        load.send_signal(signal.SIGINT)
+        assert load.stdout is not None
+        assert "told to stop\n" in iter(load.stdout.readline, "")
+        load.send_signal(signal.SIGINT)
+        shown = load.communicate(timeout=60)
+    may_answer.set()
+    assert (load.returncode, *shown) == (130, "", "")
+
+
 @pytest.mark.parametrize("levels", ["1", "1,2"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_a_signal_ends_the_wait_for_a_server(levels: str, number: int, code: int) -> None:
