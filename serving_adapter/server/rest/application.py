@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -29,12 +30,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES
+from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES, InferenceMessage
 from serving_adapter.server.protocol.refusals import as_refused
 from serving_adapter.server.protocol.sent import LARGE_BYTES
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
-from serving_adapter.server.rest.bodies import AnswerInParts, Bodies, packed_for
+from serving_adapter.server.rest.bodies import SMALL_BYTES, AnswerInParts, Bodies, packed_for
 from serving_adapter.server.rest.call import STATUS_OF, Call, ClientLeft, HttpRefused
 from serving_adapter.server.rest.documents import document
 
@@ -49,6 +50,7 @@ class RestService:
     def __init__(self, service: InferenceService, bodies: Bodies) -> None:
         self._service: Any = service  # whose methods answer with messages of many kinds
         self._bodies = bodies
+        self._reading = asyncio.Lock()
 
     # --- health and metadata -----------------------------------------------------------------------
 
@@ -79,10 +81,11 @@ class RestService:
     # --- inference ---------------------------------------------------------------------------------
 
     async def infer(self, request: Request, call: Call) -> Response:
-        body = await self._bodies.read(request)
-        length = request.headers.get(inference.HEADER_LENGTH)
-        of = _model(request)
-        message, form = inference.read_request(body, length, of["name"], of.get("version", ""))
+        async with self._bodies.read(request) as body:
+            length = inference.document_bytes(body, request.headers.get(inference.HEADER_LENGTH))
+            of = _model(request)
+            read = partial(inference.read_request, body, length, of["name"], of.get("version", ""))
+            message, form = read() if length <= SMALL_BYTES else await self._read_aside(read)
         response, outputs = await call.unless_left(self._service.inference.infer(message, call))
         answer, json_bytes = inference.answer(response, outputs, form)
         if len(answer) >= LARGE_BYTES:
@@ -92,6 +95,13 @@ class RestService:
             return AnswerInParts(body, media_type="application/json", headers=headers)
         headers[inference.HEADER_LENGTH] = str(json_bytes)
         return AnswerInParts(body, media_type="application/octet-stream", headers=headers)
+
+    async def _read_aside(
+        self, read: Callable[[], tuple[InferenceMessage, inference.OutputForm]]
+    ) -> tuple[InferenceMessage, inference.OutputForm]:
+        """Lets others have the event loop in between. One at a time, as threads would only share a core."""
+        async with self._reading:
+            return await asyncio.to_thread(read)
 
     # --- control -----------------------------------------------------------------------------------
 
@@ -117,8 +127,8 @@ class RestService:
 
     async def _document(self, request: Request) -> Mapping[str, Any]:
         """The JSON object of a call of control; empty where nothing was sent."""
-        body = await self._bodies.read(request, MAX_CONTROL_BYTES)
-        return inference.json_object(body or b"{}")
+        async with self._bodies.read(request, MAX_CONTROL_BYTES) as body:
+            return inference.json_object(body or b"{}")
 
     # --- what the server does not have -------------------------------------------------------------
 

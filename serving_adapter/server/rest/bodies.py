@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -22,40 +23,41 @@ PACKED = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Bodies:
-    """Reads the bodies of all requests; together they hold at most `budget_bytes` while they come."""
+    """Reads the bodies of all requests, which hold at most `budget_bytes` together until they are let go."""
 
     def __init__(self, most_bytes: int, budget_bytes: int) -> None:
         self._most_bytes, self._budget_bytes = most_bytes, budget_bytes
         self._held_bytes = 0
 
-    async def read(self, request: Request, most_bytes: int | None = None) -> bytes:
+    @asynccontextmanager
+    async def read(self, request: Request, most_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The body, unpacked. HttpRefused where it is too large, too slow, or not packed as it says."""
         most_bytes = self._most_bytes if most_bytes is None else most_bytes
         packing = request.headers.get("content-encoding", "identity").strip().lower()
         if packing not in ("identity", *PACKED):
             raise HttpRefused(415, f"content-encoding must be gzip, deflate or identity, got {packing!r}")
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                body = await self._received(request, most_bytes)
-        except TimeoutError:
-            raise HttpRefused(408, f"the request did not come within {BODY_TIMEOUT_S:.0f} s") from None
-        except ClientDisconnect:
-            raise ClientLeft from None
-        if packing == "identity":
-            return body
-        if len(body) <= SMALL_BYTES:
-            return _unpacked(body, packing, most_bytes)
-        return await asyncio.to_thread(_unpacked, body, packing, most_bytes)
-
-    async def _received(self, request: Request, most_bytes: int) -> bytes:
-        parts, size_bytes = [], 0
         with self._holding() as hold:
-            async for part in request.stream():
-                size_bytes += len(part)
-                if size_bytes > most_bytes:
-                    raise _too_large(most_bytes)
-                hold(len(part))
-                parts.append(part)
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    body = await self._received(request, most_bytes, hold)
+            except TimeoutError:
+                raise HttpRefused(408, f"the request did not come within {BODY_TIMEOUT_S:.0f} s") from None
+            except ClientDisconnect:
+                raise ClientLeft from None
+            if packing != "identity":
+                unpacked = partial(_unpacked, body, packing, most_bytes)
+                body = unpacked() if len(body) <= SMALL_BYTES else await asyncio.to_thread(unpacked)
+                hold(len(body))
+            yield body
+
+    async def _received(self, request: Request, most_bytes: int, hold: Holds) -> bytes:
+        parts, size_bytes = [], 0
+        async for part in request.stream():
+            size_bytes += len(part)
+            if size_bytes > most_bytes:
+                raise _too_large(most_bytes)
+            hold(len(part))
+            parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @contextmanager

@@ -4,7 +4,8 @@
             the header `Inference-Header-Content-Length`
     outputs: likewise, by the output's parameter `binary_data` or the request's `binary_data_output`
 
-JSON is read on the event loop, so a document may have `MAX_JSON_BYTES`; larger tensors come as binary ones.
+No thread reads a JSON document without holding up the event loop at times, so one may have `MAX_JSON_BYTES`.
+Larger tensors come as binary ones.
 """
 
 from __future__ import annotations
@@ -39,14 +40,13 @@ class OutputForm(NamedTuple):
         return self.of_names.get(name, self.all_binary)
 
 
-def read_request(
-    body: bytes, json_bytes: str | None, model: str, version: str
-) -> tuple[InferenceMessage, OutputForm]:
+def read_request(body: bytes, length: int, model: str, version: str) -> tuple[InferenceMessage, OutputForm]:
     """The request as a message, and how its outputs are to leave; Refused, in one sentence, for another body.
 
-    `json_bytes` is what the header says.
+    `length` is that of its document.
     """
-    document, binary = _parts(body, json_bytes)
+    view = memoryview(body)
+    document, binary = json_object(view[:length]), _Binary(view[length:])
     request = pb.ModelInferRequest(model_name=model, model_version=version)
     request.id = _text(document.get("id", ""), "id")
     given = document.get("parameters", {})
@@ -81,7 +81,11 @@ class _Binary:
             raise invalid(f"{len(self._data)} bytes behind the document belong to no input")
 
 
-def _parts(body: bytes, json_bytes: str | None) -> tuple[Mapping[str, Any], _Binary]:
+def document_bytes(body: bytes, json_bytes: str | None) -> int:
+    """The length of the JSON document at the front of a body; Refused, in one sentence, where it is too long.
+
+    `json_bytes` is what the header says.
+    """
     length = len(body)
     if json_bytes is not None:
         if not json_bytes.isascii() or not json_bytes.isdigit() or int(json_bytes) > length:
@@ -95,8 +99,7 @@ def _parts(body: bytes, json_bytes: str | None) -> tuple[Mapping[str, Any], _Bin
             f"a JSON document may have at most {MAX_JSON_BYTES} bytes, got {length}; send large tensors as "
             f"binary data (the header {HEADER_LENGTH}), or over gRPC"
         )
-    view = memoryview(body)
-    return json_object(view[:length]), _Binary(view[length:])
+    return length
 
 
 def json_object(data: bytes | memoryview) -> Mapping[str, Any]:
