@@ -1,7 +1,8 @@
 """How the REST door listens: within the event loop of the front, with bounds on what connections may cost.
 
 uvicorn ends idle connections. What it lacks are bounds on how many there are, and on a request's head, in
-time and in bytes, which `BoundedConnection` adds.
+time and in bytes, which `BoundedConnection` adds. An event loop shows it no connection before its encryption
+is agreed on, so `EncryptedConnections` bounds those.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import contextlib
 import logging
 import math
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +28,13 @@ from serving_adapter.resources import allow_descriptors
 from serving_adapter.server.protocol.listening import MAX_DESCRIPTORS, check_free
 from serving_adapter.server.rest.bodies import PART_BYTES
 
+log = logging.getLogger(__name__)
+
 HEAD_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 64 << 10
 IDLE_TIMEOUT_S = 75
 MAX_CONNECTIONS = 4096
+RETRY_S = 1.0  # after no connection could be taken: there may be a descriptor again
 LEAST_DRAIN_S = 1  # uvicorn takes 0 for over, and logs an error though nothing is in flight
 
 
@@ -127,8 +133,85 @@ class RestServer:
         await self._serving
 
 
+class EncryptedConnections:
+    """Takes connections and agrees on their encryption, which may last so long; all count from their begin.
+
+    It stands where uvicorn has a server of the event loop.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        make: Callable[[], Any],
+        opened: set[Any],
+        most: int,
+    ) -> None:
+        """`make` makes the protocol of a connection, which is among those `opened` while it is one."""
+        self._listener, self._tls, self._make = listener, tls, make
+        self._opened, self._most = opened, most
+        self._opening: dict[Any, asyncio.Task[None]] = {}  # by protocol
+        self._taking: asyncio.Task[None] | None = None
+
+    def start(self, backlog: int) -> None:
+        self._listener.setblocking(False)
+        self._listener.listen(backlog)
+        self._taking = asyncio.create_task(self._take())
+
+    def close(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._taking, *self._opening.values()) if task is not None]
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("no connection over HTTP can be taken: %s", error.strerror)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if len(self._opened) + len(self._opening.keys() - self._opened) >= self._most:
+                connection.close()
+            else:
+                protocol = self._make()
+                self._opening[protocol] = asyncio.create_task(self._open(connection, protocol))
+            await asyncio.sleep(0)  # However fast they come, others have their turn.
+
+    async def _open(self, connection: socket.socket, protocol: Any) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=HEAD_TIMEOUT_S
+            )
+        except OSError:  # Its client went, took too long, or does not speak TLS.
+            pass
+        finally:
+            del self._opening[protocol]
+
+
 class _WithinLoop(uvicorn.Server):
     """Leaves signals to those whom the loop is of."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is None or not sockets:
+            await super().startup(sockets)
+            return
+        state = self.server_state
+        make = partial(BoundedConnection, self.config, state, self.lifespan.state)
+        taking: list[Any] = [
+            EncryptedConnections(each, self.config.ssl, make, state.connections, most_connections())
+            for each in sockets
+        ]
+        for each in taking:
+            each.start(self.config.backlog)
+        self.servers, self.started = taking, True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.constants import SSL_HANDSHAKE_TIMEOUT
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from starlette.responses import Response
@@ -11,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving_adapter.server.rest import listening
 from tests.support.servers.rest_door import serving
+from tests.support.servers.tls import TlsFiles
 from tests.support.waiting import PATIENCE_S
 
 MOST = 3
@@ -51,3 +54,48 @@ def test_silent_connections_beyond_a_quarter_of_the_descriptors_are_closed_at_on
                 writer.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_connections_that_do_not_agree_on_their_encryption_count_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
+) -> None:
+    monkeypatch.setattr(listening, "allow_descriptors", lambda wanted: 4 * MOST)
+    monkeypatch.setattr(listening, "HEAD_TIMEOUT_S", 100 * PATIENCE_S)
+    files = TlsFiles.made_in(tmp_path)
+
+    async def scenario() -> None:
+        async with serving(alive, files) as place:
+            encrypted = await asyncio.open_connection(*place, ssl=files.context())
+            silent = [await asyncio.open_connection(*place) for _ in range(2 * MOST)]
+            for reader, _ in silent[MOST - 1 :]:
+                with suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+            assert await is_served(encrypted)
+            silent[0][1].close()
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    with suppress(ConnectionError):
+                        another = await asyncio.open_connection(*place, ssl=files.context())
+                        break
+            assert await is_served(another)
+            for _, writer in (*silent, encrypted, another):
+                writer.transport.abort()
+
+    pytest.importorskip(loop).run(scenario())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_connection_that_takes_too_long_to_agree_on_its_encryption_is_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
+) -> None:
+    monkeypatch.setattr(listening, "HEAD_TIMEOUT_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving(alive, TlsFiles.made_in(tmp_path)) as place:
+            reader, writer = await asyncio.open_connection(*place)
+            async with asyncio.timeout(SSL_HANDSHAKE_TIMEOUT / 2):  # What an event loop gives by itself.
+                assert await reader.read() == b""
+            writer.close()
+
+    pytest.importorskip(loop).run(scenario())
