@@ -78,6 +78,7 @@ class Grid(NamedTuple):
                 "instances": instances,
                 "max_batch_size": batch_size,
                 "max_queue_delay_us": FILL_DELAY_US if batch_size > 1 else 0,
+                "nodes_per_unit": 1,  # The table has no axis for it.
             }
             yield (i, a), {name: value for name, value in every.items() if name in knobs}
 

@@ -20,7 +20,7 @@ from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
-from serving_adapter.knob_limits import KNOBS, Limits
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, Limits
 from serving_adapter.target import LeaseTaken, OpenInferenceTarget, Overtaken, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
 from tests.support.servers.echo_server import EchoService, serving
@@ -97,6 +97,16 @@ def test_measures_every_point_and_puts_back_what_it_found(tells_busy, early):
                 assert machine.service_time_s[0, a, n, b] == pytest.approx(expected_s)
     assert target.applied[-1] == target.found
     assert all("inter_op_threads" not in configuration for configuration in target.applied)
+
+
+def test_on_a_cluster_batches_of_one_node_are_measured_whatever_was_found():
+    target: Any = ProfiledTarget()
+    target.in_force["nodes_per_unit"] = target.found["nodes_per_unit"] = 2
+    target.knobs = lambda: {name: (KNOBS | CLUSTER_KNOBS)[name] for name in target.in_force}
+    machine, _ = light_profile(target, target.drive, GRID, requests_per_point=20)
+    assert {configuration["nodes_per_unit"] for configuration in target.applied[:-1]} == {1}
+    assert target.in_force == target.found
+    assert machine.largest("nodes_per_unit") == 1
 
 
 def test_enough_requests_are_outstanding_to_keep_all_instances_in_full_batches():
