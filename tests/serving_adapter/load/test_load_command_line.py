@@ -212,7 +212,11 @@ command_line.main()
 
 def test_a_second_ctrl_c_ends_the_wait_for_answers_without_a_word(address: str, service: EchoService) -> None:
     may_answer = threading.Event()
-    service.answer = lambda number, context: may_answer.wait()
+
+    def answer(number: int, context: object) -> None:
+        may_answer.wait()
+
+    service.answer = answer
     command = [sys.executable, "-c", TOLD_TO_STOP, "--target", address, "--concurrency", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as load:
         assert service.got_one.wait(60)
