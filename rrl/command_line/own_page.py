@@ -10,8 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from rich.console import Console
 
-from rrl.command_line.opening.search_grid import SearchGrid
-from rrl.records import Header
+from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.pacing import MAX_INTERVAL_LENGTHS
 from rrl.views.run_metrics import RunMetrics
 from serving_adapter.address import bracketed
@@ -20,24 +19,27 @@ LONGEST_CHANGE_S = 600.0  # a reload of a large model, and what was before it ag
 
 
 @contextmanager
-def watched_by_others(grid: SearchGrid, header: Header, console: Console) -> Iterator[RunMetrics]:
-    """What a run tells of itself, and its page where the options ask for one."""
-    metrics, options = RunMetrics(header, grid.tuned_as_found), grid.options
+def watched_by_others(options: TuneOptions, console: Console) -> Iterator[RunMetrics]:
+    """What a run tells of itself, and its page where the options ask for one.
+
+    The page is there before the target is, so that whoever watches the run sees it wait.
+    """
+    metrics = RunMetrics()
     if options.metrics_port is None:
         yield metrics
         return
-    with own_page(metrics, header, options.metrics_host, options.metrics_port) as page:
+    with own_page(metrics, options.interval_s, options.metrics_host, options.metrics_port) as page:
         console.print(f"this run tells of itself on {page}/metrics and {page}/health")
         yield metrics
 
 
 @contextmanager
-def own_page(metrics: RunMetrics, header: Header, host: str, port: int) -> Iterator[str]:
+def own_page(metrics: RunMetrics, interval_s: float, host: str, port: int) -> Iterator[str]:
     """Serves the page until the run is over; yields its address. ValueError where the port cannot be had."""
     from serving_adapter.server.metrics.page_server import open_page  # Linux alone has the server.
     from serving_adapter.server.protocol.listening import check_free
 
-    stuck_after_s = MAX_INTERVAL_LENGTHS * header.interval_s + LONGEST_CHANGE_S
+    stuck_after_s = MAX_INTERVAL_LENGTHS * interval_s + LONGEST_CHANGE_S
     try:
         check_free(host, port)
         page = open_page(page_of(metrics, stuck_after_s), host.strip("[]"), port)

@@ -19,14 +19,15 @@
 | `rrl_tune_intervals_total` | intervals | by `kind` |
 | `rrl_tune_silent_intervals_total` | intervals | without requests |
 | `rrl_tune_silence_seconds` | s | for so long no requests have come; 0 while they come |
-| `rrl_tune_target_up` | 0 or 1 | whether the server answered last |
+| `rrl_tune_target_up` | 0 or 1 | whether the server answered last; 0 until it has answered at all |
 | `rrl_tune_exploration_cost_request_seconds_total` | request-seconds | beyond the start's |
 | `rrl_tune_decisions_total` | decisions | by `who` chose the configuration |
 | `rrl_tune_decision_seconds_total` | s | spent by agent and guard |
 | `rrl_tune_proposals_held_back_total` | proposals | that a watch's dead band did not let through |
 | `rrl_tune_last_interval_timestamp_seconds` | s since the epoch | when an interval ended last |
 
-Totals begin at 0 with each process, as Prometheus expects it.
+Totals begin at 0 with each process, as Prometheus expects it. What is in force, the limit and the labels come
+with the server's first answer.
 """
 
 from __future__ import annotations
@@ -47,22 +48,19 @@ from rrl.views.exploration_cost import excess_request_s
 
 
 class RunMetrics(Listener, Collector):
-    """Listens to a run, and is asked for the page by another thread."""
+    """Listens to a run, and is asked for the page by another thread. A run has a header once it `begins`."""
 
-    def __init__(
-        self,
-        header: Header,
-        in_force: Mapping[str, int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.held_back: Callable[[], int] = lambda: 0
         """Tells the proposals that a watch's dead band held back."""
         self.start_ms: Callable[[], list[float]] | None = None
         """Tells the start's mean latency beside the last record: while its change settled, and then."""
-        self._header, self._in_force, self._clock = header, dict(in_force), clock
+        self._header: Header | None = None
+        self._in_force: dict[str, int] = {}
+        self._clock = clock
         self._alive_at_s = clock()
         self._last: Record | None = None
-        self._is_up = True
+        self._is_up = False
         self._silence_s = self._exploration_request_s = self._decision_s = 0.0
         self._failures = self._silent = self._aborted = 0
         self._changes: Counter[str] = Counter()
@@ -85,6 +83,15 @@ class RunMetrics(Listener, Collector):
         return self._intervals.total()
 
     # --- the run -----------------------------------------------------------------------------------
+
+    def reached(self) -> None:
+        """The target has answered for the first time."""
+        self._is_up = True
+        self._alive_at_s = self._clock()
+
+    def begins(self, header: Header, in_force: Mapping[str, int]) -> None:
+        self._in_force, self._header = dict(in_force), header
+        self._alive_at_s = self._clock()
 
     def replayed(self, record: Record) -> None:
         self._alive_at_s = self._clock()
@@ -120,18 +127,21 @@ class RunMetrics(Listener, Collector):
         return self.collect()  # whose names a page can be filtered by
 
     def collect(self) -> Iterator[Metric]:
-        header = self._header
+        if (header := self._header) is not None:
+            yield from self._run(header)
+        yield _gauge("target_up", "1 if the target answered last", float(self._is_up))
+        yield _gauge("silence_seconds", "For so long no requests have come", self._silence_s)
+        yield from self._totals()
+
+    def _run(self, header: Header) -> Iterator[Metric]:
         yield _gauge(
             "run_info", "What the run tunes, and by whom", 1.0,
             target=header.target, model=header.model, agent=header.agent, objective=header.objective,
         )  # fmt: skip
         yield self._knobs()
-        yield from self._load_and_latency()
+        yield from self._load_and_latency(header)
         if header.slo_p95_ms is not None:
             yield _gauge("latency_limit_seconds", "Limit of the p95 latency", header.slo_p95_ms / 1e3)
-        yield _gauge("target_up", "1 if the target answered last", float(self._is_up))
-        yield _gauge("silence_seconds", "For so long no requests have come", self._silence_s)
-        yield from self._totals()
 
     def _knobs(self) -> Metric:
         family = GaugeMetricFamily(
@@ -141,7 +151,7 @@ class RunMetrics(Listener, Collector):
             family.add_metric([name], value)
         return family
 
-    def _load_and_latency(self) -> Iterator[Metric]:
+    def _load_and_latency(self, header: Header) -> Iterator[Metric]:
         last = self._last
         if last is None:
             return
@@ -151,7 +161,7 @@ class RunMetrics(Listener, Collector):
         if m.gap:
             return
         yield _gauge("arrivals_per_second", "Requests that came in the last interval", m.arrival_rate_per_s)
-        threads = self._header.objective == "least-resources"
+        threads = header.objective == "least-resources"
         cost = last.cost if threads else last.cost / 1e3
         values = (
             ("latency_mean_seconds", "Mean latency of the last interval", m.latency.mean_ms / 1e3),

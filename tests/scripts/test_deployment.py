@@ -19,11 +19,11 @@ import yaml
 
 from rrl.command_line.options.watch_options import WatchOptions
 from rrl.records import Header
-from rrl.views.run_metrics import RunMetrics
 from serving_adapter.control_key import CONTROL_KEY_HEADER, KEY_VARIABLE
 from serving_adapter.options import read_options_file
 from tests.support import CHECKOUT
 from tests.support.runs.simulated_runs import tuned
+from tests.support.runs.tuned_runs import metrics_of
 
 FOLDER = CHECKOUT / "scripts" / "deployment"
 BOARD = json.loads((FOLDER / "grafana-board.json").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def on_page(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def _names(header: Header, records: list[Any]) -> Iterator[str]:
-    metrics = RunMetrics(replace(header, slo_p95_ms=50.0), header.start)
+    metrics = metrics_of(replace(header, slo_p95_ms=50.0), header.start)
     metrics.measured(records[-1])
     for family in metrics.collect():
         yield from (sample.name for sample in family.samples)

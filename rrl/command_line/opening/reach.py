@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,14 +145,19 @@ class EmbeddedServer(BenchedServer):
 
 
 @contextmanager
-def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> Iterator[RunningServer]:
-    """The server to tune, connected to. An embedded one is started first and ended last."""
+def reach(
+    options: TuneOptions, folder: Path, console: Console, stop: Stop, away: Callable[[str], None]
+) -> Iterator[RunningServer]:
+    """The server to tune, connected to. An embedded one is started first and ended last.
+
+    `away` is told why whenever a server that is waited for is not there yet.
+    """
     if options.target is not None and options.bench:
         with _under_bench(options, options.target, folder, console, stop) as server:
             yield server
         return
     if options.target is not None:
-        with closing(_connected_once_there(options, options.target, console, stop)) as target:
+        with closing(_connected_once_there(options, options.target, console, stop, away)) as target:
             _print_notes(target, console)
             yield RunningServer(target)
         return
@@ -195,7 +200,9 @@ def _under_bench(
             yield BenchedServer(target, embedded, options)
 
 
-def _connected_once_there(options: TuneOptions, address: str, console: Console, stop: Stop) -> Target:
+def _connected_once_there(
+    options: TuneOptions, address: str, console: Console, stop: Stop, away: Callable[[str], None]
+) -> Target:
     """A target, connected to; a watch waits until its server answers. NotYetThere for other runs."""
     is_told = False
     while True:
@@ -207,6 +214,7 @@ def _connected_once_there(options: TuneOptions, address: str, console: Console, 
             if not is_told:
                 console.print(f"{error}; waiting for it", style="yellow", markup=False)
             is_told = True
+            away(str(error))
             stop.sleep(LOOK_AGAIN_S)
 
 

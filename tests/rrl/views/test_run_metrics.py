@@ -20,7 +20,7 @@ from rrl.tuning.listener import Change
 from rrl.tuning.settings import TuningSettings
 from rrl.views.run_metrics import RunMetrics
 from tests.support.runs.simulated_runs import measured, tuned
-from tests.support.runs.tuned_runs import SPACE, header, run, simulated, tuning
+from tests.support.runs.tuned_runs import SPACE, header, metrics_of, run, simulated, tuning
 
 Page = dict[tuple[str, tuple[str, ...]], float]
 
@@ -39,7 +39,7 @@ def _samples(text: str) -> Iterator[tuple[tuple[str, tuple[str, ...]], float]]:
 
 def test_the_page_of_a_run_is_what_its_journal_holds(tmp_path: Path) -> None:
     env = simulated()
-    metrics = RunMetrics(header(env), SPACE.configuration(env.start))
+    metrics = metrics_of(header(env), SPACE.configuration(env.start))
     metrics.start_ms = lambda: [100.0]
     t = tuning(tmp_path, env, listeners=[metrics], settings=TuningSettings(12, baseline=2, validation=0))
     kept = run(t)
@@ -76,7 +76,7 @@ def test_the_page_of_a_run_is_what_its_journal_holds(tmp_path: Path) -> None:
 
 def test_the_guards_changes_count_and_those_never_made_do_not() -> None:
     env = simulated()
-    metrics = RunMetrics(header(env), SPACE.configuration(env.start))
+    metrics = metrics_of(header(env), SPACE.configuration(env.start))
     found, other = SPACE.configuration(0), SPACE.configuration(1)
     told = (
         (found, other, "agent"),
@@ -97,7 +97,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 
 def test_a_target_that_is_away_and_silence_are_told(records: list[Record]) -> None:
     moment = [100.0]
-    metrics = RunMetrics(header(simulated()), {}, clock=lambda: moment[0])
+    metrics = metrics_of(header(simulated()), {}, clock=lambda: moment[0])
     silent = measured(records[1], arrivals=0, completions=0, backlog=0, duration_s=4.0)
     for record in (records[0], silent, silent):
         metrics.measured(record)
@@ -119,7 +119,7 @@ def test_a_target_that_is_away_and_silence_are_told(records: list[Record]) -> No
 
 def test_a_limit_and_threads_have_their_units(records: list[Record]) -> None:
     least = replace(header(simulated()), objective="least-resources", slo_p95_ms=50.0)
-    metrics = RunMetrics(least, {})
+    metrics = metrics_of(least, {})
     metrics.measured(records[0])
     told = page(metrics)
     assert told["latency_limit_seconds", ()] == 0.05
@@ -128,7 +128,7 @@ def test_a_limit_and_threads_have_their_units(records: list[Record]) -> None:
 
 
 def test_every_series_names_its_unit_or_counts(records: list[Record]) -> None:
-    metrics = RunMetrics(limited(), {"instances": 2})
+    metrics = metrics_of(limited(), {"instances": 2})
     metrics.measured(records[0])
     ends = ("_total", "_seconds", "_per_second", "_info", "_in_force", "_up", "_threads", "_requests")
     assert all(name.endswith(ends) for name, _ in page(metrics))
@@ -138,8 +138,21 @@ def limited() -> Header:
     return replace(header(simulated()), slo_p95_ms=50.0)
 
 
+def test_before_the_target_has_answered_a_run_tells_that_alone() -> None:
+    moment = [0.0]
+    metrics = RunMetrics(clock=lambda: moment[0])
+    told = page(metrics)
+    assert told["target_up", ()] == 0
+    assert told["silent_intervals_total", ()] == 0
+    assert not {name for name, _ in told} & {"run_info", "knob_in_force"}
+    moment[0] = 5.0
+    metrics.reached()
+    assert page(metrics)["target_up", ()] == 1
+    assert metrics.quiet_s == 0
+
+
 def test_nothing_is_told_of_intervals_before_the_first() -> None:
-    told = page(RunMetrics(header(simulated()), {"instances": 2}))
+    told = page(metrics_of(header(simulated()), {"instances": 2}))
     assert told["knob_in_force", ("instances",)] == 2
     assert ("arrivals_per_second", ()) not in told
     assert told["silent_intervals_total", ()] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from rrl.tuning.ending import Kept
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
+from rrl.views.run_metrics import RunMetrics
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 
@@ -74,6 +77,16 @@ def header(env: SimulatedServing) -> Header:
         5.0,
         "2026-01-01T00:00:00",
     )
+
+
+def metrics_of(
+    header: Header, in_force: Mapping[str, int], clock: Callable[[], float] = time.monotonic
+) -> RunMetrics:
+    """Those of a run that has begun, as its target has answered."""
+    metrics = RunMetrics(clock)
+    metrics.reached()
+    metrics.begins(header, in_force)
+    return metrics
 
 
 def tuning(
