@@ -23,6 +23,17 @@ class WatchOptions(TuneOptions):
             raise ValueError("watch changes what is in force: leave --advise away, or rrl-tune --advise")
         if len(models_of(self)) > 1 and not self.jointly:
             raise ValueError("watch keeps several models together: add --jointly, or start one for each")
+        if self.target is None and not self._has_journal:
+            raise ValueError(
+                "no server is named that watch is to keep right: give --target HOST:PORT, or target in the "
+                "file of --config"
+            )
+
+    @property
+    def _has_journal(self) -> bool:
+        """Whether an earlier run's journal tells the target."""
+        goes_on = self.out is not None and has_begun(self.out)
+        return goes_on or self.resume is not None or self.export is not None
 
 
 def going_on(options: TuneOptions) -> TuneOptions:

@@ -1,8 +1,10 @@
-"""A watch that is started again goes on with the run in its folder."""
+"""A watch needs a server to keep right; started again, it goes on with the run in its folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.journal import FILE_NAME
@@ -17,3 +19,14 @@ def test_a_watch_goes_on_with_its_folder_whatever_its_agent_started_from(tmp_pat
     again = going_on(options)
     assert (again.out, again.resume, again.agent_from) == (None, out, None)
     assert going_on(again) == again
+
+
+def test_a_watch_without_a_target_is_refused_unless_a_journal_tells_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"no server is named .* give --target HOST:PORT, or target in"):
+        WatchOptions(out=run)
+    run.mkdir()
+    (run / FILE_NAME).write_text("the header\n")
+    assert going_on(WatchOptions(out=run)).resume == run
+    assert WatchOptions(resume=run).target is None
+    assert WatchOptions(export=run).target is None
