@@ -52,12 +52,13 @@ def _powers_of_two(most: int) -> list[int]:
     return [2**k for k in range(int(math.log2(max(1, most))) + 1)]
 
 
-def cores_of(target: Target) -> int | None:
+def cores_of(target: Target, given: int | None = None) -> int | None:
     """The cores that the target's server may use; None where nothing tells them.
 
-    Its own word counts first: it may be limited where the tuner beside it is not.
+    Its own word counts first, as a budget may be less than it has, then the operator's, `given`. The tuner's
+    own cores come last: in a container beside the server it has a limit of its own.
     """
-    return target.cores or (resources.cores() if target.is_local else None)
+    return target.cores or given or (resources.cores() if target.is_local else None)
 
 
 def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:

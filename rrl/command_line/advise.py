@@ -12,6 +12,7 @@ from rich.console import Console
 
 from envs.simulated import SimulatedServing
 from envs.target_claim import identity, restore_point, restored
+from envs.target_space import cores_of
 from rrl.advice import careful_apply
 from rrl.advice.advice import recommend, source
 from rrl.advice.cost_sources import Simulate
@@ -160,7 +161,7 @@ def _apply(
     both = careful_apply.two_configurations(found, configuration)
     space = without_forbidden(both, options.forbid, found)
     changing = dataclasses.replace(options, advise=False, apply_after_advise=False)
-    grid = SearchGrid(changing, target, found, space)
+    grid = SearchGrid(changing, target, found, space, cores_of(target, options.cores))
     env = grid.environment(stop)
     header = grid.header(env.start)
     keeping = Keeping(target, space, point, Overtaken)

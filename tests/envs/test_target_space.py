@@ -6,6 +6,7 @@ import pytest
 
 from envs.target_space import check_space, cores_of, default_space
 from rrl.space import ConfigurationSpace
+from serving_adapter import resources
 from serving_adapter.knob_limits import KNOBS, KNOBS_ON_CLUSTER, Limits
 from serving_adapter.target import Room
 from tests.support.runs.fake_target import FakeClock, FakeTarget
@@ -16,6 +17,16 @@ def test_another_machines_cores_are_known_only_where_the_target_tells_them(cores
     target = FakeTarget(FakeClock())
     target.is_local, target.cores = False, cores
     assert cores_of(target) == cores
+
+
+def test_the_operators_word_on_cores_counts_before_the_tuners_own_and_after_the_servers() -> None:
+    target = FakeTarget(FakeClock())
+    target.is_local, target.cores = True, None
+    assert cores_of(target) == resources.cores()
+    assert cores_of(target, given=48) == 48
+    target.cores = 6
+    assert cores_of(target, given=48) == 6
+    assert cores_of(target, given=2) == 6
 
 
 def only(*names: str) -> dict[str, Limits]:

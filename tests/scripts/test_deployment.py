@@ -243,4 +243,6 @@ def test_the_side_cars_options_are_those_of_a_watch(tmp_path: Path) -> None:
     assert tuner["ports"][0]["containerPort"] == options.metrics_port
     (server,) = [each for each in pod["containers"] if each["name"] == "triton"]
     assert int(server["resources"]["requests"]["cpu"]) == options.cores
-    assert "cpu" not in tuner["resources"]["limits"]  # It would take its own limit for that of the server.
+    assert (
+        "cpu" not in tuner["resources"]["limits"]
+    )  # Within one, it starts the server's instances one by one.

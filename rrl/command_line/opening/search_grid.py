@@ -41,6 +41,7 @@ class SearchGrid:
     target: Target
     found: dict[str, int]  # In force on the target. Empty where it tells no knob.
     space: ConfigurationSpace
+    cores: int | None  # Of the target's machine, as far as known; the options have the model's budget.
 
     @classmethod
     def of(
@@ -49,7 +50,8 @@ class SearchGrid:
         """The grid around a start, by default around what is found on the target."""
         found = target.configuration()
         _check_whole(options, target)
-        return cls(options, target, found, space_of(options, target, found, start or found, console))
+        space = space_of(options, target, found, start or found, console)
+        return cls(options, target, found, space, cores_of(target, options.cores))
 
     def check(self) -> None:
         """ValueError where the target has not these knobs, or not these values."""
@@ -101,7 +103,7 @@ class SearchGrid:
         return Task(
             self.space,
             self.objective,
-            cores_of(self.target),
+            self.cores,
             machine,
             excluded=self.over_budget,
             settles=True,
@@ -122,7 +124,7 @@ class SearchGrid:
             target=EMBEDDED if options.target is None else target.address,
             model=target.model,
             found=self.found,
-            cores=cores_of(self.target),
+            cores=self.cores,
             start=self.space.configuration(start),
             interval_s=options.interval_s,
             settle_s=options.settle_s,

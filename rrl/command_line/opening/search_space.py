@@ -46,7 +46,7 @@ def space_of(
     given = (
         ConfigurationSpace.parse(options.knobs)
         if options.knobs
-        else default_space(target.knobs(), cores_of(target), target.room())
+        else default_space(target.knobs(), cores_of(target, options.cores), target.room())
     )
     given = without_forbidden(given, options.forbid, found)
     if pinned:

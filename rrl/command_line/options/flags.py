@@ -35,8 +35,9 @@ class TuneFlags:
     """Models that --model calls (BLS), as in tokenizer,bert: they are tuned with it, for its own latency. The
     steps of an ensemble are found without it."""
     cores: int | None = None
-    """Cores that the models named may put to work together, a thread a core. Default: no limit for one model,
-    the machine's cores for several. The Triton of another machine does not tell how many it has."""
+    """Cores that the models named may put to work together, a thread a core. A server that does not tell its
+    cores, such as Triton, is taken to have as many. Default: no limit for one model, the machine's cores for
+    several; a Triton beside the tuner is then taken to have the tuner's own."""
     from_model_analyzer: Path | None = None
     """A YAML file of Triton's Model Analyzer: target, models, values to search, objective and limit are then
     that file's where no flag sets them. What cannot be taken over is said."""
