@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rrl.agent import Task
 from rrl.space import Configuration
-from rrl.views.reference_table import FILE_NAME, Origin, ReferenceEntry, ReferenceTable
+from rrl.views.reference_table import FILE_NAME, Origin, ReferenceEntry, ReferenceTable, table_path
 
 RUNS_FOLDER = Path("runs")
 
@@ -31,7 +31,7 @@ def earlier_table(
     """
     if given is None:
         return _newest(model, here, say)
-    path = given / FILE_NAME if given.is_dir() else given
+    path = table_path(given)
     table = ReferenceTable.read(path)
     return EarlierTable(table, path, _elsewhere(table, model, here))
 

@@ -17,6 +17,7 @@ from rrl.command_line.dry_run import show_plan
 from rrl.command_line.ending import DONE, INTERRUPTED, ends_all, of_all
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.first_options import InitOptions, write_first_options
+from rrl.command_line.opening.given_files import check_given_files
 from rrl.command_line.opening.several_models import SharedByModels, check_each
 from rrl.command_line.options import from_model_analyzer
 from rrl.command_line.options.option_values import change_limits, check_given_once, for_each_model, models_of
@@ -24,7 +25,7 @@ from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.command_line.what_if import WhatIfOptions, what_if
 from rrl.tuning.stop import STOPPING, Stop, Stopped
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 
 __all__ = ["main"]
 
@@ -51,6 +52,10 @@ def main(argv: list[str] | None = None) -> None:
     use_one_thread()
     if options.export is not None:
         export_again(options.export, options.json)
+    try:
+        check_given_files(options)
+    except (ValueError, OSError) as error:
+        fail(in_a_sentence(error))
     console = make_console(on_stderr=options.json)
     stop = Stop(console.print)
     console.reader_gone = stop.set

@@ -8,7 +8,7 @@ from rrl.command_line.options.options import TuneOptions
 from rrl.journal import Journal
 from rrl.tuning.unattended.watching import BestKnown
 from rrl.views.html_report.numbers import ms
-from rrl.views.reference_table import FILE_NAME, ReferenceEntry, ReferenceTable
+from rrl.views.reference_table import FILE_NAME, ReferenceEntry, ReferenceTable, table_path
 from rrl.views.summary import reference_table_of
 
 
@@ -17,7 +17,7 @@ def given_table(options: TuneOptions) -> ReferenceTable | None:
     if options.reference_table is None or not options.watches:
         return None
     given = options.reference_table
-    table = ReferenceTable.read(given / FILE_NAME if given.is_dir() else given)
+    table = ReferenceTable.read(table_path(given))
     if table.objective != options.objective:
         raise ValueError(
             f"--reference-table {given} is of the objective {table.objective}, "

@@ -162,6 +162,11 @@ class ReferenceTable:
             ) from None
 
 
+def table_path(given: Path) -> Path:
+    """The file of a table: the one given, or that in the folder given."""
+    return given / FILE_NAME if given.is_dir() else given
+
+
 def _rates(bounds: Sequence[float]) -> tuple[float, float]:
     low, high = map(float, bounds)
     if not 0 < low <= high < math.inf:

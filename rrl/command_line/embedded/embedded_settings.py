@@ -29,12 +29,14 @@ class EmbeddedSettings:
 
 
 def embedded_settings(options: TuneOptions) -> EmbeddedSettings:
-    """ValueError for a load that rrl-load would refuse."""
+    """ValueError for a load that rrl-load would refuse, as far as that needs no server."""
     is_recorded = options.arrivals == RECORDED
     rate_per_s = options.rate if is_recorded else options.rate or 1.0
     arrivals = make_arrivals(
         options.arrivals, rate_per_s, time_unit=options.time_unit, recording=options.input_data
     )
+    if options.input_data is not None:
+        _check_readable(options.input_data)
     shapes_of(options.shape)
     make_sizes(options.sizes, arrivals.sizes if isinstance(arrivals, TimestampTrace) else None)
     if options.rate is None and options.sizes.startswith("trace"):
@@ -53,3 +55,13 @@ def embedded_settings(options: TuneOptions) -> EmbeddedSettings:
         target=options.target or "",
         tls_ca=options.tls_ca,
     )
+
+
+def _check_readable(input_data: Path) -> None:
+    try:
+        input_data.open("rb").close()
+    except OSError as error:
+        raise ValueError(
+            f"cannot read --input-data {input_data} ({error.strerror}): give a file of requests, as rrl-load "
+            "takes it"
+        ) from None

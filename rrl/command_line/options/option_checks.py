@@ -6,17 +6,20 @@ Each raises ValueError with one sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from baselines import DEFAULT_AGENT, NEED_MACHINE
 from rrl.command_line.options.composing import check_composing
 from rrl.command_line.options.flags import TuneFlags
-from rrl.command_line.options.option_values import change_limits, models_of, seconds
+from rrl.command_line.options.option_values import change_limits, forbidden_knobs, models_of, seconds
 from rrl.command_line.options.pins import check_models, pins
+from rrl.knobs import model_and_knob
 from rrl.objective import OF_OWN_LOAD, PER_ANSWER, make_objective
 from rrl.space import ConfigurationSpace
 from rrl.tuning.pacing import MAX_INTERVAL_LENGTHS
+from serving_adapter.address import scheme_of
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS
 from serving_adapter.load.arrivals import PROCESSES
 from serving_adapter.load.concurrencies import parse_concurrencies
 
@@ -211,6 +214,16 @@ def _check_agent_for_objective(options: TuneFlags) -> None:
         )
 
 
+def _check_machine_for_agent(options: TuneFlags) -> None:
+    """A resumed run has its journal's machine file, and --advise runs no agent."""
+    needs_none = options.machine is not None or options.advise or options.resume or options.export
+    if options.agent in NEED_MACHINE and not needs_none:
+        raise ValueError(
+            f"agent {options.agent!r} schedules by service times profiled beforehand: give --machine FILE, "
+            f"which rrl-profile measures, or choose another agent, such as {DEFAULT_AGENT}"
+        )
+
+
 def _check_validation(options: TuneFlags) -> None:
     if options.validation < 0:
         raise ValueError(f"--validation must be at least 0, got {options.validation}")
@@ -218,12 +231,30 @@ def _check_validation(options: TuneFlags) -> None:
 
 def _check_knobs(options: TuneFlags) -> None:
     if options.knobs:
-        ConfigurationSpace.parse(options.knobs)
+        _check_known("--knobs", ConfigurationSpace.parse(options.knobs).names, options)
+
+
+def _check_known(flag: str, names: Iterable[str], options: TuneFlags) -> None:
+    """ValueError for a knob that no server of the Open Inference Protocol has; its own may have only some.
+
+    A target of another kind has knobs of its own, and of a resumed run the journal tells the target.
+    """
+    if options.resume is not None or scheme_of(options.target or "")[0]:
+        return
+    known = KNOBS | CLUSTER_KNOBS
+    if unknown := sorted(name for name in names if model_and_knob(name)[1] not in known):
+        raise ValueError(
+            f"{flag}: no server has a knob {', '.join(unknown)}; give some of {', '.join(known)}"
+        )
+
+
+def _check_forbidden(options: TuneFlags) -> None:
+    _check_known("--forbid", forbidden_knobs(options.forbid), options)
 
 
 def _check_pins(options: TuneFlags) -> None:
     """Of one model nobody can say yet whether it is an ensemble, whose steps may be pinned."""
-    pins(options.pin)
+    _check_known("--pin", [pin.knob for pin in pins(options.pin)], options)
     if len(models_of(options)) > 1:
         check_models(options.pin, models_of(options))
 
@@ -249,8 +280,10 @@ CHECKS: tuple[Callable[[TuneFlags], None], ...] = (
     _check_clashes,
     _check_concurrency,
     _check_agent_for_objective,
+    _check_machine_for_agent,
     _check_validation,
     _check_knobs,
+    _check_forbidden,
     _check_pins,
     _check_change_limits,
 )

@@ -66,9 +66,9 @@ def test_outside_the_change_window_nothing_is_changed(served: str) -> None:
 def test_a_forbidden_knob_is_never_changed(served: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = in_force(served)
     common = ["--target", served, "--agent", "random", *QUICK]
-    assert exit_code(*common, "--forbid", "speed", "--out", "run") == 2
+    assert exit_code(*common, "--forbid", "nodes_per_unit", "--out", "run") == 2
     said = capsys.readouterr().err
-    assert said.startswith("--forbid: the target has no knob speed; it has instances, ")
+    assert said.startswith("--forbid: the target has no knob nodes_per_unit; it has instances, ")
     assert exit_code(*common, "--forbid", "instances,max_batch_size", "--out", "run") == 2
     assert (
         "--forbid leaves nothing to tune: it forbids all of instances, max_batch_size"

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from baselines import AGENTS, NEED_HINDSIGHT
+from rrl.command_line import advise, dry_run
+from rrl.command_line.embedded.embedded import Embedded
+from rrl.command_line.opening import reach, several_models
 from rrl.command_line.options.option_values import seconds, tuning_intervals
 from rrl.command_line.options.options import TuneOptions
 from serving_adapter.options import parse
@@ -63,6 +66,45 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
     said = capsys.readouterr().err.strip()
     assert sentence in said
     assert "\n" not in said
+
+
+TARGET = ("--target", "localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--agent", "serf"], "service times profiled beforehand: give --machine FILE"),
+        ([*TARGET, "--agent", "serf"], "service times profiled beforehand: give --machine FILE"),
+        (["--knobs", "replicas=1:2"], "--knobs: no server has a knob replicas; give some of instances, "),
+        (["watch", *TARGET, "--knobs", "resnet.replicas=1:2"], "no server has a knob resnet.replicas"),
+        ([*TARGET, "--pin", "replicas=1"], "--pin: no server has a knob replicas"),
+        ([*TARGET, "--forbid", "replicas"], "--forbid: no server has a knob replicas"),
+        ([*TARGET, "--model", "a,b", "--machine", "absent.npz"], "no machine file 'absent.npz'"),
+        ([*TARGET, "--dry-run", "--machine", "absent.npz"], "no machine file 'absent.npz'"),
+        ([*TARGET, "--advise", "--machine", "absent.npz"], "no machine file 'absent.npz'"),
+        ([*TARGET, "--advise", "--reference-table", "absent"], "cannot read the reference table absent"),
+        (["watch", *TARGET, "--reference-table", "absent"], "cannot read the reference table absent"),
+        (["--input-data", "absent.json"], "cannot read --input-data absent.json (No such file"),
+        ([*TARGET, "--bench", "--input-data", "absent.json"], "cannot read --input-data absent.json"),
+        ([*TARGET, "--bench", "--arrivals", "absent.csv"], "absent.csv"),
+    ],
+)
+def test_wrong_use_is_told_before_a_server_is_started_or_asked(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("a server was started or asked")
+
+    monkeypatch.setattr(Embedded, "start_server", never)
+    for module in (reach, dry_run, advise, several_models):
+        monkeypatch.setattr(module, "connected", never)
+    assert exit_code(*arguments) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_target_of_another_kind_has_knobs_of_its_own() -> None:
+    TuneOptions(target="ray://localhost:8265", knobs=("max_ongoing_requests=5,16",))
 
 
 def test_an_agents_former_name_is_taken_for_the_present_one(capsys: pytest.CaptureFixture[str]) -> None:
