@@ -10,16 +10,17 @@ import argparse
 import dataclasses
 import io
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import tyro
 
+from serving_adapter.flag_faults import fault_in
 from serving_adapter.help_pages import page_for
+from serving_adapter.option_types import as_list, described, fitted
 from serving_adapter.standard_streams import open_closed_streams
 from serving_adapter.yaml_text import yaml_file
 
@@ -71,12 +72,32 @@ def parse(
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
         program = f"{Path(sys.argv[0]).name} {command}".strip()  # A shell completes programs by this name.
-        with _helps_on_one_line() if arguments[:1] == [COMPLETION] else nullcontext():
+        completes = arguments[:1] == [COMPLETION]
+        fault = partial(fault_in, _hyphenated(arguments), flags, required.keys() - values.keys(), program)
+        with _refusals_as_errors(fault), _helps_on_one_line() if completes else nullcontext():
             parsed = tyro.cli(flags, prog=program, args=arguments, default=flags(**(required | values)))
         names = [f.name for f in dataclasses.fields(options_class)]  # type: ignore[arg-type]
         return options_class(**{name: getattr(parsed, name) for name in names})
     except ValueError as error:
         fail(str(error))
+
+
+@contextmanager
+def _refusals_as_errors(fault: Callable[[], str]) -> Iterator[None]:
+    """Where tyro refuses the arguments within: ValueError with the sentence of `fault` in place of its box.
+
+    The box stays where there is no sentence.
+    """
+    told = io.StringIO()
+    try:
+        with redirect_stderr(told):
+            yield
+    except SystemExit as ended:
+        if ended.code == WRONG_USE and (sentence := fault()):
+            raise ValueError(sentence) from None
+        sys.stderr.write(told.getvalue())
+        raise
+    sys.stderr.write(told.getvalue())
 
 
 @contextmanager
@@ -131,10 +152,10 @@ def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
         if key not in names:
             raise ValueError(f"{path} sets the unknown option {key!r}; the options are {', '.join(names)}")
         try:
-            values[key] = _fitted(value, hints[key])
+            values[key] = fitted(value, hints[key])
         except TypeError:
-            expected = _described(hints[key])
-            raise ValueError(f"{path}: {key} must be {expected}, got {value!r}") from None
+            expected = described(hints[key]) + as_list(value, hints[key])
+            raise ValueError(f"the options file {path}: {key} must be {expected}, got {value!r}") from None
     return values
 
 
@@ -189,54 +210,3 @@ def _flags_class(options_class: Any) -> Any:
 
 def _is_required(field: dataclasses.Field) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _fitted(value: Any, hint: Any) -> Any:
-    """The YAML value as the field's type; TypeError where it is of another type."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _fitted_to_any(value, arguments)
-    if origin is Literal:
-        if value in arguments:
-            return value
-    elif origin in (tuple, list) and isinstance(value, list):
-        return origin(_fitted(item, arguments[0]) for item in value)
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML 1.1 reads 1e-3 (without a point) as text
-        except (ValueError, OverflowError):
-            raise TypeError from None
-    elif hint in (int, str, bool, type(None)) and type(value) is hint:
-        return value
-    raise TypeError
-
-
-def _fitted_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
-    for hint in hints:
-        try:
-            return _fitted(value, hint)
-        except TypeError:
-            continue
-    raise TypeError
-
-
-def _described(hint: Any) -> str:
-    """A type in words, for an error message."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_described(argument) for argument in arguments)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
-    if origin in (tuple, list):
-        return f"a list, each item {_described(arguments[0])}"
-    words = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-        Path: "a path",
-        type(None): "null",
-    }
-    return words.get(hint, str(hint))
