@@ -24,7 +24,7 @@ PAGES = (
     (r"machine file|--machine\b|\.npz\b", "docs/how-to/profile-and-pretrain.md"),
     (r"\bstore\b|--remote\b", "docs/how-to/share-weights.md"),
     (r"--model-control-mode|Triton|--target|does not answer", "docs/how-to/tune-a-triton.md"),
-    (r"\bknobs?\b|--knobs", "docs/architecture.md"),
+    (r"\bknobs?\b", "docs/how-to/operators-limits.md"),
 )
 """What an error speaks of, and the page about it. The first that is found counts."""
 

@@ -25,7 +25,10 @@ def test_every_page_is_there(page: str) -> None:
         ("cannot read the data file absent.npz: No such file", "how-to/late-and-lost-answers.md"),
         ("unknown data 'absent'; give digits or the path of an .npz file", "how-to/late-and-lost-answers.md"),
         ("cannot read --change-window 'at'", "how-to/operators-limits.md"),
-        ("knob 'instances': cannot read 'four'", "architecture.md"),
+        ("knob 'instances': cannot read 'four'", "how-to/operators-limits.md"),
+        ("cannot read knobs '1:4': expected e.g. instances=1:4", "how-to/operators-limits.md"),
+        ("--knobs names bert, which is none of the models", "how-to/operators-limits.md"),
+        ("the options file tune.yaml: knobs must be a list, each item text", "reference/yaml.md"),
         ("--intervals must be at least 1, got 0", "reference/commands.md"),
     ],
 )
