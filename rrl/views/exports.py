@@ -40,6 +40,7 @@ from rrl.views.terminal import cost_table, result_table
 
 LATENCY_PICTURE = "latency.png"
 BEST = "best_"  # begins the names of the files that take the configuration home
+FOUND = "found_"  # begins the names of the same files of the configuration found, to go back to
 CONFIG_DIFF = f"{BEST}config.diff"
 
 
@@ -116,10 +117,11 @@ def _newest(
 
 
 def _write_model_configuration(folder: Path, header: Header, summary: RunSummary, target: Configured) -> str:
-    """Writes the configuration left as a server takes it. Returns its diff against the one found."""
+    """Writes the configuration left, and the one found, as a server takes them. Returns their diff."""
     files = target.config_files(summary.left)
-    for name, text in files.items():
-        _write(folder, name, text)
+    for beginning, texts in ((BEST, files), (FOUND, target.config_files(header.found))):
+        for name, text in texts.items():
+            _write(folder, f"{beginning}{name}", text)
     name, text = next(iter(files.items()), ("", ""))
     diff = _diff(header.found_config_pbtxt or text, text, name)
     if diff:
@@ -131,7 +133,7 @@ def _write_model_configuration(folder: Path, header: Header, summary: RunSummary
 
 def _write(folder: Path, name: str, text: str) -> None:
     """A model's name is that of a folder, and a journal may come from anybody."""
-    path = folder / f"{BEST}{name}"
+    path = folder / name
     if ".." in name.split("/") or not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"a configuration's file cannot be called {name!r}: it is to be in {folder}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +169,8 @@ def print_places(console: Console, folder: Path) -> None:
         ("configuration", f"{BEST}serve_config.yaml"),
         ("its diff", CONFIG_DIFF),
         ("Triton override", f"{BEST}model_config.json"),
+        ("to go back", f"{FOUND}model_config.json"),
+        ("to go back", f"{FOUND}serve_config.yaml"),
         ("knobs alone", BEST_CONFIGURATION),
         ("reference table", reference_table.FILE_NAME),
         ("intervals", intervals_csv.FILE_NAME),

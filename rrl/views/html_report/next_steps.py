@@ -211,6 +211,8 @@ FILES = {
     "best_serve_config.yaml": "the application as serve deploy takes it",
     "best_config.diff": "... against the one found",
     "best_model_config.json": "the same as load_model takes it",
+    "found_model_config.json": "the configuration found, to go back to, as load_model takes it",
+    "found_serve_config.yaml": "the configuration found, to go back to, as serve deploy takes it",
     "best_configuration.yaml": "its knobs alone",
     "changes.log": "every change with its reason, a line each",
     "latency.png": "the run in one picture",

@@ -57,6 +57,15 @@ def test_the_winner_is_a_pbtxt_an_override_and_a_diff(run: runs.Run, tmp_path: P
     assert yaml.safe_load((tmp_path / "best_configuration.yaml").read_text())["configuration"] == left
 
 
+def test_what_was_found_is_an_override_beside_it_to_go_back_to(run: runs.Run, tmp_path: Path) -> None:
+    kept = KeptConfiguration(runs.FOUND)
+    views(tmp_path, run, kept)
+    assert summarise(*run).left != run[0].found
+    found = kept.config_files({})
+    assert {name: (tmp_path / f"found_{name}").read_text() for name in found} == found
+    assert 'href="found_model_config.json"' in (tmp_path / "report.html").read_text()
+
+
 def patched(text: str, diff: str) -> str:
     """What a unified diff makes of a text, which must be the one that it was made for."""
     before, after, at = text.splitlines(keepends=True), [], 0
@@ -109,7 +118,7 @@ def test_the_result_names_the_files_the_report_first(run: runs.Run, tmp_path: Pa
     places = [line.split()[-1] for line in said.splitlines() if str(tmp_path) in line]
     assert places[0] == str(tmp_path / "report.html")
     names = {Path(place).name for place in places}
-    assert {"intervals.csv", "best_config.pbtxt", "best_config.diff", "reference_table.yaml"} <= names
+    assert {"intervals.csv", "best_config.pbtxt", "best_config.diff", "found_model_config.json"} <= names
     assert all(Path(place).exists() for place in places)
 
 
