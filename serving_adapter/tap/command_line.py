@@ -21,6 +21,7 @@ from serving_adapter.tap.tally import ClientTally
 
 log = logging.getLogger(__name__)
 
+METRICS_PORT_OF_TRITON = 8002
 DRAIN_S = 10.0  # a supervisor such as Kubernetes gives 30 s to end
 
 
@@ -30,9 +31,9 @@ class TapOptions:
 
     target: str = "localhost:8001"
     """HOST:PORT of the server's gRPC port."""
-    target_metrics_url: str | None = "http://localhost:8002/metrics"
-    """The server's Prometheus page, which the tap's page begins with. Give it where --target is at another
-    host or port; none where there is none."""
+    target_metrics_url: str | None = ""
+    """The server's Prometheus page, which the tap's page begins with; none where there is none. Default:
+    http://HOST:8002/metrics, with the host of --target."""
     listen: str = ":8101"
     """HOST:PORT for clients; without a host, this machine's only can come. Port 0 takes any free one."""
     metrics_port: int = 8102
@@ -61,6 +62,9 @@ class TapOptions:
     @property
     def server_metrics_url(self) -> str | None:
         """The server's page; None where it has none."""
+        if self.target_metrics_url == "":
+            host = ServerAddress.parse(self.target).host
+            return f"http://{bracketed(host)}:{METRICS_PORT_OF_TRITON}/metrics"
         return None if self.target_metrics_url == "none" else self.target_metrics_url
 
     @property

@@ -118,9 +118,11 @@ class MetricsPage:
             self.close()
             raise
         if response.status != 200:
+            answered = f"{self.url} answers {response.status} {response.reason}"
+            if reason := _own_reason(response, body):
+                raise ValueError(f"{answered}: {reason}")
             raise ValueError(
-                f"{self.url} answers {response.status} {response.reason} instead of a metrics page, "
-                "which Triton has at http://HOST:8002/metrics"
+                f"{answered} instead of a metrics page, which Triton has at http://HOST:8002/metrics"
             )
         if len(body) > _MAX_PAGE_BYTES:
             self.close()  # the rest is still to come
@@ -162,6 +164,13 @@ class MetricsPage:
             self.close()
             raise TimeoutError(f"no whole page within {self._timeout_s:g} s")
         return response, body
+
+
+def _own_reason(response: http.client.HTTPResponse, body: bytes) -> str:
+    """Why the right page cannot be told, in the words of who serves it; empty where it does not say."""
+    if response.status < 500 or response.headers.get_content_type() != "text/plain":
+        return ""
+    return " ".join(body.decode("utf-8", errors="replace").split())[:300]
 
 
 def _host(parts: SplitResult) -> str:

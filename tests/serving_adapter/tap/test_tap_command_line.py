@@ -37,6 +37,18 @@ def test_a_server_may_have_no_metrics_page(given: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "url"),
+    [
+        ("triton:8001", "http://triton:8002/metrics"),
+        ("[::1]:9001", "http://[::1]:8002/metrics"),
+        (":8001", "http://localhost:8002/metrics"),
+    ],
+)
+def test_the_metrics_page_is_looked_for_at_the_host_of_the_server(target: str, url: str) -> None:
+    assert TapOptions(target=target).server_metrics_url == url
+
+
+@pytest.mark.parametrize(
     "given", ["localhost:8002", "foo", "http://", "ftp://localhost/metrics", "http://h:x/"]
 )
 def test_what_is_no_url_of_a_page_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -327,6 +327,36 @@ def test_a_page_that_is_too_long_is_refused_and_the_next_is_read_from_its_beginn
     page.close()
 
 
+def refusing(status, content_type, body):
+    def answer(handler):
+        handler.send_response(status)
+        handler.send_header("Content-Type", content_type)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def test_a_page_that_says_why_it_cannot_be_told_is_quoted(page_that):
+    page = page_that(refusing(502, "text/plain", b"the server's page http://triton:8002/metrics\nis away\n"))
+    says = "answers 502 Bad Gateway: the server's page http://triton:8002/metrics is away"
+    with pytest.raises(ValueError, match=f"{says}$"):
+        page.read()
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "body"),
+    [(502, "text/html", b"<html>"), (503, "text/plain", b""), (404, "text/plain", b"404 page not found")],
+)
+def test_what_may_be_another_page_is_told_where_the_right_one_is(page_that, status, content_type, body):
+    page = page_that(refusing(status, content_type, body))
+    with pytest.raises(ValueError, match=rf"answers {status} .* instead of a metrics page, which Triton has"):
+        page.read()
+    page.close()
+
+
 def test_a_proxy_of_the_environment_is_not_asked_for_a_page(page_that, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:9")
     page = page_that(with_length(len(PAGE), PAGE.encode()))
