@@ -34,7 +34,7 @@ import numpy as np
 from tyro.conf import UseAppendAction
 
 from envs.serving import action_space_of, observation_space_of
-from rrl.journal import read
+from rrl.journal import folder_of, read
 from rrl.records import Header, Record
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def export(options: ExportOptions) -> tuple[int, int]:
     """Writes the data set. Returns its steps and episodes; ValueError for runs of different grids."""
-    runs = [read(folder) for folder in options.run]
+    runs = [read(folder_of(run)) for run in options.run]
     header = _shared_header(options.run, [each for each, _ in runs])
     cut = [episode for _, records in runs for episode in episodes_of(records)]
     if not cut:

@@ -41,6 +41,7 @@ __all__ = [
     "Kind",
     "NoJournal",
     "Record",
+    "folder_of",
     "has_begun",
     "has_traffic",
     "read",
@@ -176,6 +177,11 @@ def _line(values: dict[str, Any]) -> bytes:
 def _write_all(file: FileIO, data: bytes) -> None:
     while data:
         data = data[file.write(data) :]
+
+
+def folder_of(run: Path) -> Path:
+    """The folder of a run, of which the journal may be named instead."""
+    return run.parent if run.name == FILE_NAME and run.is_file() else run
 
 
 def has_begun(folder: Path) -> bool:

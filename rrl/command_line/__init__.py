@@ -20,7 +20,13 @@ from rrl.command_line.first_options import InitOptions, write_first_options
 from rrl.command_line.opening.given_files import check_given_files
 from rrl.command_line.opening.several_models import SharedByModels, check_each
 from rrl.command_line.options import from_model_analyzer
-from rrl.command_line.options.option_values import change_limits, check_given_once, for_each_model, models_of
+from rrl.command_line.options.option_values import (
+    change_limits,
+    check_given_once,
+    for_each_model,
+    models_of,
+    with_run_folders,
+)
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.command_line.what_if import WhatIfOptions, what_if
@@ -45,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         if arguments[:1] == ["watch"]:
             options_class, command, arguments = WatchOptions, "watch", arguments[1:]
         options = parse(options_class, arguments, from_model_analyzer.defaults, command)
-        options = going_on(replace(options, agent=called_now(options.agent)))
+        options = going_on(with_run_folders(replace(options, agent=called_now(options.agent))))
     except ValueError as error:
         fail(str(error))
     _check_agent(options.agent)

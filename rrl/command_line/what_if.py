@@ -53,7 +53,7 @@ def what_if(options: WhatIfOptions) -> None:
     """Asks, and shows the answer. Bad input ends the command in a sentence."""
     console = make_console()
     try:
-        learned = learned_of(options.run)
+        learned = learned_of(journal.folder_of(options.run))
         header = learned.header
         limit_ms = header.slo_p95_ms if options.slo_p95_ms is None else options.slo_p95_ms
         objective = make_objective(options.objective or header.objective, limit_ms)

@@ -138,6 +138,7 @@ def test_runs_that_do_not_belong_together_are_refused(
     other = other_run(tmp_path / "other", objective="strict-slo", slo_p95_ms=50.0)
     for arguments, words in (
         (["--run", TRITON, "--run", other], "is a run of another objective, strict-slo, not latency"),
+        (["--run", TRITON / "journal.jsonl", "--run", other], "is a run of another objective, strict-slo"),
         (["--run", tmp_path], "no journal at"),
         ([], "give the folder of a run with --run"),
     ):

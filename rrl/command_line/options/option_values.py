@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from rrl.command_line.options.flags import TuneFlags
 from rrl.command_line.options.pins import for_model
-from rrl.journal import has_begun
+from rrl.journal import folder_of, has_begun
 from rrl.records import NO_END
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
 from rrl.tuning.settings import baseline_for
@@ -51,6 +51,13 @@ def run_folder(options: TuneFlags) -> Path:
     if options.resume is None and has_begun(folder):
         raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
     return folder
+
+
+def with_run_folders(options: Options) -> Options:
+    """The same, with the folder of each earlier run whose journal is named instead."""
+    runs = (options.resume, options.export, options.agent_from)
+    resume, export, agent_from = (None if run is None else folder_of(run) for run in runs)
+    return dataclasses.replace(options, resume=resume, export=export, agent_from=agent_from)
 
 
 def check_given_once(arguments: Sequence[str]) -> None:

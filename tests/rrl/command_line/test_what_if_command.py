@@ -65,6 +65,13 @@ def test_a_closed_loop_is_asked_about_requests_at_once(
     assert "under a closed loop, so --rate is not of it; give --concurrency" in capsys.readouterr().err
 
 
+def test_the_journal_itself_may_be_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(folder, "--rate", 60) == 0
+    of_folder = capsys.readouterr().out
+    assert asked(folder / "journal.jsonl", "--rate", 60) == 0
+    assert capsys.readouterr().out == of_folder
+
+
 def test_a_run_that_learned_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(tmp_path) == 2
     assert "no journal" in capsys.readouterr().err

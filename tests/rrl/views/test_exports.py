@@ -122,8 +122,9 @@ def test_the_result_names_the_files_the_report_first(run: runs.Run, tmp_path: Pa
     assert all(Path(place).exists() for place in places)
 
 
+@pytest.mark.parametrize("named", ["", "journal.jsonl"])
 def test_an_earlier_run_is_exported_anew_from_its_journal_alone(
-    run: runs.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: runs.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str
 ) -> None:
     header, records = run
     runs.written(tmp_path, (header, records[:9]))
@@ -131,7 +132,7 @@ def test_an_earlier_run_is_exported_anew_from_its_journal_alone(
         file.write('{"kind": "tune", "torn by a kill')
     before = (tmp_path / "journal.jsonl").read_bytes()
     with pytest.raises(SystemExit) as ended:
-        main(["--export", str(tmp_path)])
+        main(["--export", str(tmp_path / named)])
     assert ended.value.code == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out.replace("\n", "")
     assert "Not finished" in (tmp_path / "report.html").read_text()
