@@ -56,9 +56,9 @@ class OfflineTrainingOptions:
     """Trains no agent, but writes to this file what SERF would do on --machine at every load level."""
 
     def __post_init__(self) -> None:
+        check_simulated(self.objective)
         self._check_prior()
         make_objective(self.objective, self.slo_p95_ms)
-        check_simulated(self.objective)
         if present_name(self.agent) not in AGENTS:
             raise ValueError(unknown_agent(self.agent, _trainable()))
         if self.agent in NEED_MACHINE:

@@ -45,8 +45,8 @@ class ComparisonSettings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.cores is not None and self.cores < 1:
             raise ValueError(f"cores must be at least 1, got {self.cores}")
-        make_objective(self.objective, self.slo_p95_ms)
         check_simulated(self.objective)
+        make_objective(self.objective, self.slo_p95_ms)
         self.make_workload()
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)

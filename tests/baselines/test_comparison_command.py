@@ -81,6 +81,7 @@ def test_an_agents_former_name_is_taken_for_the_present_one(
         (("--objective", "fun"), ("unknown objective 'fun'", "strict-slo")),
         (("--objective", "strict-slo"), ("--slo-p95-ms",)),
         (("--objective", "throughput"), ("rrl-tune --bench",)),
+        (("--objective", "capacity"), ("rrl-tune --bench",)),
         (("--machine", "nothing.npz"), ("no machine file 'nothing.npz'",)),
         (("--machine", "family:x"), ("family:1000-1019",)),
         (("--machine", "family:3,3"), ("family-3",)),

@@ -115,6 +115,7 @@ def test_a_machine_file_is_trained_on_its_own_grid() -> None:
     ("arguments", "sentence"),
     [
         (["--agent", "alphago"], "unknown agent 'alphago'; known: guided, "),
+        (["--objective", "capacity"], "objective 'capacity' is of a load that answers to the server"),
         (["--agent", "oracle"], "use rrl-compare"),
         (["--agent", "serf"], "use rrl-tune --agent serf --machine FILE"),
         (["--machine", "family:1-2"], "trained on one machine, got 2: family:1-2"),
