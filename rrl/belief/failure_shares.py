@@ -2,8 +2,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| b_m, b̄_m | `_Blamed` | share blamed on a measured configuration m: in its last interval, on average |
-| p_m | `_Blamed.share` | b̄_m + (b_m - b̄_m) `KEPT`^k, where its last interval is k intervals ago |
+| p_m | `_own` | share seen under a measured configuration m in its last interval |
 | p_0(c) | `_everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
 | w_m(c) | `exp(-‖c - m‖)` | what m tells of another configuration c, by their distance on the grid |
 | p(c) | `of` | (Σ w_m p_m + p_0) / (Σ w_m + 1) where c was not measured |
@@ -13,46 +12,15 @@ expected to fail half as often. A start that fails is left, and what fails every
 
 Too little memory is a usual reason to fail. So p_0(c) is 0 as long as every m has more instances or larger
 batches than c. Such a c says whether memory is the reason.
-
-What is blamed on a configuration comes from `shared_failures`. The share that fails now under others, too, is
-expected of all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from rrl.belief.shared_failures import SharedFailures
 from rrl.knobs import MEMORY_KNOBS
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
-
-KEPT = 0.9  # by each interval, of what a last interval had more than usual
-
-
-@dataclass
-class _Blamed:
-    """The shares blamed on one configuration, of all its intervals."""
-
-    count: int = 0
-    total: float = 0.0
-    last: float = 0.0
-    at: int = 0  # the interval that was its last
-
-    def begin(self, interval: int) -> None:
-        self.count, self.last, self.at = self.count + 1, 0.0, interval
-
-    def blame(self, share: float) -> None:
-        """So much is blamed on it in its last interval, whatever was before."""
-        self.total += share - self.last
-        self.last = share
-
-    def share(self, interval: int) -> float:
-        """p_m in this interval."""
-        mean = self.total / self.count
-        return mean + (self.last - mean) * KEPT ** (interval - self.at)
 
 
 class FailureShares:
@@ -62,31 +30,25 @@ class FailureShares:
         self._space = space
         in_memory = [k for k, name in enumerate(space.names) if name in MEMORY_KNOBS]
         self._memory = space.indices[:, in_memory]  # (size, memory knobs)
-        self._intervals = 0
-        self._blamed: dict[int, _Blamed] = {}
-        self._shared = SharedFailures()
+        self._own: dict[int, float] = {}
         self._shares = np.zeros(len(space))
 
     def learn(self, number: int, measurement: Measurement) -> None:
         """Takes in an interval; one in which no request was answered tells nothing."""
-        self._intervals += 1
         if measurement.answered == 0:
             return
-        self._blamed.setdefault(number, _Blamed()).begin(self._intervals)
-        for each, share in self._shared.learn(number, measurement).items():
-            self._blamed[each].blame(share)
-        self._shares = self._shared.share + (1.0 - self._shared.share) * self._expected()
+        self._own[number] = measurement.failure_share
+        self._shares = self._expected()
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) the share expected of these configurations."""
         return self._shares[numbers]
 
     def _expected(self) -> np.ndarray:
-        measured = np.array(list(self._blamed))
-        own = np.array([each.share(self._intervals) for each in self._blamed.values()])
+        measured, own = np.array(list(self._own)), np.array(list(self._own.values()))
         if not own.any():
             return np.zeros(len(self._space))
-        weights = np.exp(-np.stack([self._space.distances(number) for number in self._blamed]))
+        weights = np.exp(-np.stack([self._space.distances(number) for number in self._own]))
         shares = (own @ weights + self._everywhere(measured, own)) / (weights.sum(axis=0) + 1.0)
         shares[measured] = own
         return np.asarray(shares)

@@ -19,7 +19,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rrl.belief.shared_failures import SharedFailures
 from rrl.guarding.interval_memory import SAME_LOAD, IntervalMemory, Seen
 from rrl.guarding.losses import Losses
 from rrl.guarding.outage import Outage
@@ -34,10 +33,9 @@ class Answered:
     requests: int = 0
     failures: int = 0
 
-    def add(self, measurement: Measurement, shared: float = 0.0) -> None:
-        """`shared`: the share of the requests that fails whatever is in force."""
+    def add(self, measurement: Measurement) -> None:
         self.requests += measurement.answered
-        self.failures += max(0, measurement.failures - math.ceil(shared * measurement.answered))
+        self.failures += measurement.failures
 
     @property
     def failure_share(self) -> float:
@@ -64,8 +62,6 @@ class Fitness:
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # in which interval, at which rate
     _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
     _losses: Losses = field(default_factory=Losses)
-    _shared: SharedFailures = field(default_factory=SharedFailures)
-    _unproven: dict[int, int] = field(default_factory=dict)  # failures under each that others may share
     _answered: dict[int, Answered] = field(default_factory=dict)
     _of_start: dict[str, Answered] = field(default_factory=dict)  # of each of several models
     _in_a_row: dict[tuple[int, str], int] = field(default_factory=dict)  # failed under it, and none answered
@@ -117,37 +113,20 @@ class Fitness:
             if self._failing[number] > self.settings.cooldown:
                 del self._failing[number]
 
-    @property
-    def failures_are_shared(self) -> bool:
-        """True while requests fail whatever is in force."""
-        return self._shared.share > 0
-
-    def learn_shared(self, number: int, measurement: Measurement) -> None:
-        """Learns which failures come whatever is in force, and acquits the others that met them."""
-        blamed = self._shared.learn(number, measurement)
-        acquitted = [n for n in self._unproven if self.failures_are_shared and not blamed.get(n, 1.0)]
-        for each in acquitted:
-            self._answered[each].failures -= self._unproven.pop(each)
-            self._failing.pop(each, None)
-            self._aborted.pop(each, None)
-        if not self.many_fail(measurement):
-            self._unproven.clear()
-
     def failures(self, number: int, seen: Sequence[Measurement]) -> int:
-        """How many requests failed, unless chance, or as many under the start or others, explains them; or 0.
+        """How many requests failed, if chance and the start's own failures do not explain them; else 0.
 
         Of several models, one that fails every request may have few. So these are counted over intervals.
         """
-        now, shared = Answered(), self._shared.share
+        now = Answered()
         for each in seen:
             now.add(each)
-            self._answered.setdefault(number, Answered()).add(each, shared)
+            self._answered.setdefault(number, Answered()).add(each)
             self._count_by_model(number, each)
-        if not shared:
-            self._unproven[number] = self._unproven.get(number, 0) + now.failures
         if number == self.start:
             return 0
-        if self._fails_beyond(self._normal_share, now):
+        normal = self._answered.get(self.start, Answered()).failure_share
+        if self._fails_beyond(normal, now):
             return now.failures
         return sum(self._failed_of(number, model) for model in _failing_models(seen))
 
@@ -175,14 +154,10 @@ class Fitness:
         if progress.elapsed_s < s.watch_s or progress.answered < s.watch_arrivals:
             return ""
         seen = Answered(progress.answered, progress.failures)
-        if not self._fails_beyond(self._normal_share, seen, s.runaway_sigmas):
+        normal = self._answered.get(self.start, Answered()).failure_share
+        if not self._fails_beyond(normal, seen, s.runaway_sigmas):
             return ""
         return f"{seen.failures} of {seen.requests} requests failed within {progress.elapsed_s:.1f} s"
-
-    @property
-    def _normal_share(self) -> float:
-        """That fails under the start, or now whatever is in force."""
-        return max(self._answered.get(self.start, Answered()).failure_share, self._shared.share)
 
     @property
     def start_fails(self) -> bool:

@@ -283,7 +283,6 @@ class Guard:
     def _learn(self, number: int, measurement: Measurement, settling: Measurement | None) -> int:
         """Learns what the interval tells of its configuration; how many requests failed by its fault."""
         self.expected.learn(number, measurement)
-        self.fitness.learn_shared(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.
         before = [] if settling is None or self._in_force.after_rollback else [settling]
         return self.fitness.failures(number, [*before, measurement])

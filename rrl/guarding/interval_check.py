@@ -48,22 +48,12 @@ class IntervalCheck:
         if not measurement.aborted:
             return False
         choice = self.choice
-        if choice.fitness.failures_are_shared:
-            return False
         is_best = not choice.improves_on(number) and choice.expected.bears(number)
         if is_best and number != was_excused and not choice.fitness.many_fail(measurement):
             self._excused = number
         return self._excused is None
 
     def find(self, cost: float, measurement: Measurement) -> Finding:
-        fault = self._fault(cost, measurement)
-        if self.choice.fitness.failures_are_shared and (measurement.aborted or not fault.reason):
-            return Finding(
-                f"{measurement.failures_in_words}, and as many under what ran before", excused=True
-            )
-        return fault
-
-    def _fault(self, cost: float, measurement: Measurement) -> Finding:
         if measurement.aborted:
             return Finding(measurement.aborted)
         broken = self._limit_broken(measurement)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rrl.belief.shared_failures import FEW_FAILURES, FEW_SHARE
 from rrl.measured_costs import NOISE
 
 
@@ -25,8 +24,8 @@ class GuardSettings:
     watch_s: float = 1.0  # no interval is aborted before so many seconds
     watch_arrivals: int = 20  # no interval is aborted before so many arrivals
     cooldown: int = 20  # intervals for which an aborted or failing configuration is refused
-    failures: int = FEW_FAILURES  # failed requests that an interval may have
-    failure_share: float = FEW_SHARE  # the share of the answered requests that may fail
+    failures: int = 3  # failed requests that an interval may have
+    failure_share: float = 0.01  # the share of the answered requests that may fail
     failure_sigmas: float = 3.0  # how far beyond the start's rate, in standard deviations, failures may go
     chance_of_losses: float = 0.05  # less probable losses of the target are not chance
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost

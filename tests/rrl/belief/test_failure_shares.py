@@ -63,33 +63,6 @@ def test_what_fails_with_the_least_memory_too_is_expected_to_fail_everywhere() -
     assert math.isclose(shares.max(), 0.1)
 
 
-def test_what_clients_send_is_expected_to_fail_under_all_while_it_lasts_and_under_none_after() -> None:
-    served = {number(1, 1, 4): 0.0, number(3, 2, 1): 0.0}
-    found = learned(served)
-    for k in served:
-        found.learn(k, interval(0.2))
-    assert found.of(EVERY).tolist() == [0.2] * len(SPACE)
-    found.learn(number(3, 2, 1), interval(0.0))
-    assert not found.of(EVERY).any()
-
-
-def test_what_failed_once_among_many_intervals_is_expected_to_serve_again_with_time() -> None:
-    seldom, always = number(1, 1, 4), number(1, 2, 8)
-    found = FailureShares(SPACE)
-    for _ in range(19):
-        found.learn(seldom, interval(0.0))
-    found.learn(seldom, interval(0.2))
-    found.learn(number(2, 1, 1), interval(0.0))
-    found.learn(always, interval(0.2))
-    at_once = found.of(np.array([seldom, always]))
-    for _ in range(30):
-        found.learn(number(2, 1, 1), interval(0.0))
-    later = found.of(np.array([seldom, always]))
-    assert at_once.min() > 0.15
-    assert later[0] < 0.02
-    assert later[1] == 0.2
-
-
 def test_threads_need_no_memory_that_is_known_of() -> None:
     """What has other threads, and as many instances and batches as large, is no look at the memory."""
     found = learned({number(2, 2, batch): 0.1 for batch in (2, 4)})

@@ -89,16 +89,6 @@ class Outage(Failing):
         return nothing if self.silent and m.failures else m
 
 
-class BadClients(Failing):
-    """Fails a share of the requests in some intervals, whatever is in force."""
-
-    first, last = 25, 29
-
-    def _measurement(self, number: int, watch: Watch) -> Measurement:
-        self.share = lambda _: SHARE * (self.first <= self.asked <= self.last)
-        return super()._measurement(number, watch)
-
-
 @dataclass
 class Heard(Listener):
     """What the run says, under a clock by which each interval takes 4 s."""
@@ -151,27 +141,6 @@ def test_where_all_larger_batches_fail_a_few_requests_batches_of_one_are_found(t
     run, records = tuned(tmp_path, above_one, start_batch=8, intervals=20)
     assert SPACE.configuration(run.in_force.number or 0)["max_batch_size"] == 1
     assert len(failing(records)) <= 4
-
-
-@pytest.mark.parametrize("lasts", [2, 3, 8])
-def test_what_clients_send_for_a_while_moves_the_server_once_and_back(tmp_path: Path, lasts: int) -> None:
-    """What ran next fails as much, and that is to tell."""
-    env, guard, journal = opened(tmp_path, BadClients, start_batch=1)
-    env.last = env.first + lasts - 1
-    agent = Guided(Task(SPACE, env.objective, cores=2))
-    with closing(journal):
-        run = Tuning(env, agent, guard, journal, TuningSettings(intervals=45))
-        run.run()
-    records, failed = journal.records, failing(journal.records)
-    assert len(failed) == lasts
-    assert len({record.number for record in failed}) == 2
-    assert sum(record.decision == "rollback" for record in records) <= 2
-    before_ms, after_ms = (
-        np.mean([record.measurement.latency.mean_ms for record in part])
-        for part in (records[env.first - 6 : env.first - 1], records[env.last + 5 :])
-    )
-    assert after_ms <= 1.15 * before_ms
-    assert run.in_force.number == records[-1].number
 
 
 @pytest.mark.parametrize("share", [SHARE, 1.0])
