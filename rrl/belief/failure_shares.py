@@ -3,7 +3,7 @@
 | symbol | here | meaning |
 |---|---|---|
 | p_m | `_own` | share seen under a measured configuration m in its last interval |
-| p_0(c) | `_everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
+| p_0(c) | `everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
 | w_m(c) | `exp(-‖c - m‖)` | what m tells of another configuration c, by their distance on the grid |
 | p(c) | `of` | (Σ w_m p_m + p_0) / (Σ w_m + 1) where c was not measured |
 
@@ -30,6 +30,7 @@ class FailureShares:
         self._space = space
         in_memory = [k for k, name in enumerate(space.names) if name in MEMORY_KNOBS]
         self._memory = space.indices[:, in_memory]  # (size, memory knobs)
+        self._needs_no_less = np.zeros(len(space), dtype=bool)  # than something measured
         self._own: dict[int, float] = {}
         self._shares = np.zeros(len(space))
 
@@ -37,6 +38,8 @@ class FailureShares:
         """Takes in an interval; one in which no request was answered tells nothing."""
         if measurement.answered == 0:
             return
+        if number not in self._own:
+            self._needs_no_less |= (self._memory >= self._memory[number]).all(axis=1)
         self._own[number] = measurement.failure_share
         self._shares = self._expected()
 
@@ -49,12 +52,7 @@ class FailureShares:
         if not own.any():
             return np.zeros(len(self._space))
         weights = np.exp(-np.stack([self._space.distances(number) for number in self._own]))
-        shares = (own @ weights + self._everywhere(measured, own)) / (weights.sum(axis=0) + 1.0)
+        everywhere = self._needs_no_less * own.min() * len(measured) / (len(measured) + 1)
+        shares = (own @ weights + everywhere) / (weights.sum(axis=0) + 1.0)
         shares[measured] = own
         return np.asarray(shares)
-
-    def _everywhere(self, measured: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """(size,)"""
-        needs_no_less = (self._memory[:, None] >= self._memory[measured]).all(axis=2).any(axis=1)
-        count = len(measured)
-        return np.where(needs_no_less, own.min() * count / (count + 1), 0.0)

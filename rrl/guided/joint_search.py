@@ -42,6 +42,7 @@ class _ShortList(NamedTuple):
     numbers: np.ndarray  # (L,)
     log_ms: np.ndarray  # (L, scales)
     threads: np.ndarray  # (L,)
+    fail: np.ndarray  # (L,) the share expected to
     sd: np.ndarray  # (L,) of ln of the service time that matters, beside what is in force
 
     def at(self, index: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
@@ -82,7 +83,7 @@ class JointSearch:
         member, space = belief.expected[k], list(belief.joint.members.values())[k]
         if not member.known:  # It has no requests, so it stays as it is.
             idle_log_ms = np.full((1, len(SCALES)), NO_LOG_COST)
-            return _ShortList(now[[k]], idle_log_ms, space.threads[now[[k]]], np.zeros(1))
+            return _ShortList(now[[k]], idle_log_ms, space.threads[now[[k]]], np.zeros(1), np.zeros(1))
         numbers = np.flatnonzero(member.replay.allowed)
         numbers = without_vain_delays(member, int(now[k]), numbers)
         parts = np.repeat(now[None], len(numbers), axis=0)
@@ -101,7 +102,7 @@ class JointSearch:
         sds = np.where(own == now[k], 0.0, member.standard_deviations(own, int(now[k])))
         at_scales = [member.screened(own, np.full(len(own), each)) for each in SCALES]
         log_ms = np.log([each.p95_ms if self._limit else each.cost for each in at_scales]).T
-        return _ShortList(own, log_ms, space.threads[own], sds)
+        return _ShortList(own, log_ms, space.threads[own], member.failures.of(own), sds)
 
     def _combined(self, lists: list[_ShortList], now: np.ndarray) -> np.ndarray:
         """(K, M) positions in the lists, of all combinations or of a beam of the best."""
@@ -139,7 +140,8 @@ class JointSearch:
         ms = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
         costs = ms @ belief.weights
         if self._limit:
-            in_threads = self._limit.costs(PredictedIntervals(ms, ms, _threads(lists, index)))
+            fail = np.stack([each.fail[index[:, k]] for k, each in enumerate(lists)], axis=1)
+            in_threads = self._limit.costs(PredictedIntervals(ms, ms, _threads(lists, index), fail))
             costs = belief.cost.combined(in_threads, belief.weights)
         costs = np.where(self._allowed[belief.joint.joined(parts)], costs, np.inf)
         return Predicted(costs, ms.max(axis=1))
