@@ -12,7 +12,13 @@ from typing import NamedTuple
 from baselines import DEFAULT_AGENT, NEED_MACHINE
 from rrl.command_line.options.composing import check_composing
 from rrl.command_line.options.flags import TuneFlags
-from rrl.command_line.options.option_values import change_limits, forbidden_knobs, models_of, seconds
+from rrl.command_line.options.option_values import (
+    change_limits,
+    forbidden_knobs,
+    journal_tells_rest,
+    models_of,
+    seconds,
+)
 from rrl.command_line.options.pins import check_models, pins
 from rrl.knobs import model_and_knob
 from rrl.objective import OF_OWN_LOAD, PER_ANSWER, make_objective
@@ -45,7 +51,7 @@ def _check_length_of_run(options: TuneFlags) -> None:
 
 
 def _check_interval(options: TuneFlags) -> None:
-    if options.resume is None:  # Else the journal tells what was left away.
+    if not journal_tells_rest(options):  # Else the journal tells what was left away.
         check_interval(options)
 
 
@@ -99,7 +105,7 @@ def _describes_load(options: TuneFlags) -> bool:
 
 CLASHES = (
     Clash(
-        lambda o: o.jointly and len(models_of(o)) < 2 and (o.model is not None or o.resume is None),
+        lambda o: o.jointly and len(models_of(o)) < 2 and (o.model is not None or not journal_tells_rest(o)),
         "--jointly tunes several models: name them, as in --model minilm,resnet",
     ),
     Clash(
@@ -215,8 +221,8 @@ def _check_agent_for_objective(options: TuneFlags) -> None:
 
 
 def _check_machine_for_agent(options: TuneFlags) -> None:
-    """A resumed run has its journal's machine file, and --advise runs no agent."""
-    needs_none = options.machine is not None or options.advise or options.resume or options.export
+    """A run that goes on has its journal's machine file, and --advise runs no agent."""
+    needs_none = options.machine is not None or options.advise or journal_tells_rest(options)
     if options.agent in NEED_MACHINE and not needs_none:
         raise ValueError(
             f"agent {options.agent!r} schedules by service times profiled beforehand: give --machine FILE, "
@@ -237,9 +243,9 @@ def _check_knobs(options: TuneFlags) -> None:
 def _check_known(flag: str, names: Iterable[str], options: TuneFlags) -> None:
     """ValueError for a knob that no server of the Open Inference Protocol has; its own may have only some.
 
-    A target of another kind has knobs of its own, and of a resumed run the journal tells the target.
+    A target of another kind has knobs of its own, and of a run that goes on the journal tells the target.
     """
-    if options.resume is not None or scheme_of(options.target or "")[0]:
+    if journal_tells_rest(options) or scheme_of(options.target or "")[0]:
         return
     known = KNOBS | CLUSTER_KNOBS
     if unknown := sorted(name for name in names if model_and_knob(name)[1] not in known):

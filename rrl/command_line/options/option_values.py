@@ -53,6 +53,15 @@ def run_folder(options: TuneFlags) -> Path:
     return folder
 
 
+def journal_tells_rest(options: TuneFlags) -> bool:
+    """Whether the run goes on with an earlier one, or shows it: options left away are then its journal's.
+
+    A watch goes on with the run in its own folder.
+    """
+    goes_on = options.watches and options.out is not None and has_begun(options.out)
+    return goes_on or options.resume is not None or options.export is not None
+
+
 def with_run_folders(options: Options) -> Options:
     """The same, with the folder of each earlier run whose journal is named instead."""
     runs = (options.resume, options.export, options.agent_from)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rrl.command_line.options.option_values import models_of
+from rrl.command_line.options.option_values import journal_tells_rest, models_of
 from rrl.command_line.options.options import TuneOptions
 from rrl.journal import has_begun
 
@@ -23,17 +23,11 @@ class WatchOptions(TuneOptions):
             raise ValueError("watch changes what is in force: leave --advise away, or rrl-tune --advise")
         if len(models_of(self)) > 1 and not self.jointly:
             raise ValueError("watch keeps several models together: add --jointly, or start one for each")
-        if self.target is None and not self._has_journal:
+        if self.target is None and not journal_tells_rest(self):
             raise ValueError(
                 "no server is named that watch is to keep right: give --target HOST:PORT, or target in the "
                 "file of --config"
             )
-
-    @property
-    def _has_journal(self) -> bool:
-        """Whether an earlier run's journal tells the target."""
-        goes_on = self.out is not None and has_begun(self.out)
-        return goes_on or self.resume is not None or self.export is not None
 
 
 def going_on(options: TuneOptions) -> TuneOptions:

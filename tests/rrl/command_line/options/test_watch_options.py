@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.journal import FILE_NAME
 
@@ -30,3 +32,28 @@ def test_a_watch_without_a_target_is_refused_unless_a_journal_tells_it(tmp_path:
     assert going_on(WatchOptions(out=run)).resume == run
     assert WatchOptions(resume=run).target is None
     assert WatchOptions(export=run).target is None
+
+
+LEFT_TO_A_JOURNAL = [
+    ({"agent": "serf"}, "give --machine FILE"),
+    ({"knobs": ("replicas=1,2", "own_knob=1,2")}, "--knobs: no server has a knob own_knob"),
+    ({"forbid": ("own_knob",)}, "--forbid: no server has a knob own_knob"),
+    ({"pin": ("own_knob=1",)}, "--pin: no server has a knob own_knob"),
+    ({"settle_s": 6.0}, "--interval-s must be above --settle-s"),
+    ({"jointly": True}, "--jointly tunes several models"),
+]
+
+
+@pytest.mark.parametrize(("given", "refusal"), LEFT_TO_A_JOURNAL)
+def test_what_a_watch_leaves_to_its_journal_is_not_missed(
+    tmp_path: Path, given: dict[str, Any], refusal: str
+) -> None:
+    """Machine file, kind of target, interval and models are then the journal's."""
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match=refusal):
+        WatchOptions(target="localhost:8001", out=run, **given)
+    run.mkdir()
+    (run / FILE_NAME).write_text("the header\n")
+    assert going_on(WatchOptions(out=run, **given)).resume == run
+    with pytest.raises(ValueError, match=refusal):  # It begins anew, whatever its folder holds.
+        TuneOptions(target="localhost:8001", out=run, **given)
