@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +37,19 @@ def print_json(folder: Path) -> None:
     print(json.dumps(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))))
 
 
+@contextmanager
+def saying_found_is_missing(console: Console) -> Iterator[None]:
+    """Says why the files of the configuration found are not written."""
+    try:
+        yield
+    except (TargetError, ValueError, OSError) as error:
+        console.print(
+            f"no files of the configuration found, to go back to: {in_a_sentence(error)}",
+            style="yellow",
+            markup=False,
+        )
+
+
 def export_again(folder: Path, as_json: bool) -> NoReturn:
     """Writes the exports of an earlier run anew, prints the summary if asked to, and ends the command."""
     try:
@@ -59,5 +74,5 @@ def show_again(folder: Path, console: Console) -> None:
     ending = journal.read_ending(folder)
     left = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
     summary = summarise(header, records, left=left)
-    write_views(folder, header, records, summary, kept, ended=left is not None)
+    write_views(folder, header, records, summary, kept, left is not None, saying_found_is_missing(console))
     print_places(console, folder)

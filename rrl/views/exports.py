@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -56,15 +57,17 @@ def export(
     events: TensorBoardEvents | None,
     left: ToKeep | None = None,
     same_arrivals: SameArrivals | None = None,
+    around_found: AbstractContextManager[None] | None = None,
 ) -> RunSummary:
     """Writes every view of the journal into its folder. `left` is what the run left in force, and why.
 
+    `around_found` is as `write_views` takes it.
     `same_arrivals` is what the run knows of the start beside it; without it the journal is replayed.
     """
     folder = journal.path.parent
     summary = summarise(journal.header, journal.records, left=left, same_arrivals=same_arrivals)
     try:
-        write_views(folder, journal.header, journal.records, summary, target, ended=left is not None)
+        write_views(folder, journal.header, journal.records, summary, target, left is not None, around_found)
     finally:
         if events is not None:
             events.finish(summary, folder / LATENCY_PICTURE)
@@ -78,11 +81,13 @@ def write_views(
     summary: RunSummary,
     target: Configured | None,
     ended: bool = False,
+    around_found: AbstractContextManager[None] | None = None,
 ) -> None:
     """Writes all views but the TensorBoard events. The report comes last, as it links to the others.
 
     `ended` is True if the run has put in force what it left. An error of the target is raised only after
-    everything that needs no target was written.
+    everything that needs no target was written. `around_found` may catch one in the files of the
+    configuration found: that cannot always be made again, and the others do without.
     """
     from rrl.views import figure  # Matplotlib takes its time, and nothing is drawn before
 
@@ -99,7 +104,9 @@ def write_views(
     diff = ""
     try:
         if target is not None:
-            diff = _write_model_configuration(folder, header, summary, target)
+            diff = _write_left(folder, header, target.config_files(summary.left))
+            with around_found or nullcontext():
+                _write_all(folder, FOUND, target.config_files(header.found))
     finally:
         page.write(folder / page.FILE_NAME, header, shown, drawn, ended, diff, left_out)
 
@@ -116,12 +123,9 @@ def _newest(
     return records[old:], replace(summary, start_ms=summary.start_ms[old:]), left_out
 
 
-def _write_model_configuration(folder: Path, header: Header, summary: RunSummary, target: Configured) -> str:
-    """Writes the configuration left, and the one found, as a server takes them. Returns their diff."""
-    files = target.config_files(summary.left)
-    for beginning, texts in ((BEST, files), (FOUND, target.config_files(header.found))):
-        for name, text in texts.items():
-            _write(folder, f"{beginning}{name}", text)
+def _write_left(folder: Path, header: Header, files: Mapping[str, str]) -> str:
+    """Writes the configuration left as a server takes it. Returns its diff to the one found."""
+    _write_all(folder, BEST, files)
     name, text = next(iter(files.items()), ("", ""))
     diff = _diff(header.found_config_pbtxt or text, text, name)
     if diff:
@@ -129,6 +133,11 @@ def _write_model_configuration(folder: Path, header: Header, summary: RunSummary
     else:
         (folder / CONFIG_DIFF).unlink(missing_ok=True)  # It may be of the run before it was resumed.
     return diff
+
+
+def _write_all(folder: Path, beginning: str, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        _write(folder, f"{beginning}{name}", text)
 
 
 def _write(folder: Path, name: str, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from rrl.command_line import main
+from rrl.command_line.exporting import saying_found_is_missing
 from rrl.journal import Journal
 from rrl.knobs import in_words
 from rrl.records import Ending
 from rrl.views import results_csv
 from rrl.views.exports import export, print_result, write_views
 from rrl.views.summary import summarise
+from serving_adapter.target import TargetError
 from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
 from tests.support.runs import simulated_runs as runs
 
@@ -105,6 +108,32 @@ def test_a_target_that_is_gone_costs_only_what_it_alone_can_tell(run: runs.Run, 
     for name in ("intervals.csv", "reference_table.yaml", "best_configuration.yaml", "latency.png"):
         assert (tmp_path / name).stat().st_size > 0
     assert not (tmp_path / "best_config.pbtxt").exists()
+
+
+def test_a_configuration_found_that_cannot_be_made_again_costs_its_own_files_alone(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    kept, found = KeptConfiguration(runs.FOUND), run[0].found
+
+    class CannotGoBack:
+        def config_files(self, configuration: Mapping[str, int]) -> Mapping[str, str]:
+            if configuration == found:
+                raise TargetError("model 'minilm' has [two] groups of instances")
+            return kept.config_files(configuration)
+
+    said = io.StringIO()
+    around = saying_found_is_missing(Console(file=said, width=300))
+    write_views(tmp_path, *run, summarise(*run), CannotGoBack(), True, around)
+    assert said.getvalue() == (
+        "no files of the configuration found, to go back to: model 'minilm' has [two] groups of instances\n"
+    )
+    diff = (tmp_path / "best_config.diff").read_text()
+    assert patched(runs.FOUND, diff) == (tmp_path / "best_config.pbtxt").read_text()
+    assert (tmp_path / "best_model_config.json").exists()
+    assert not (tmp_path / "found_model_config.json").exists()
+    report = (tmp_path / "report.html").read_text()
+    assert "best_config.diff" in report
+    assert "found_model_config.json" not in report
 
 
 def test_the_result_names_the_files_the_report_first(run: runs.Run, tmp_path: Path) -> None:
