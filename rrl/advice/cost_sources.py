@@ -28,6 +28,7 @@ from rrl.agent import Task, Transition
 from rrl.belief.belief import Belief
 from rrl.belief.replay import Latencies, Replay
 from rrl.belief.telemetry import tells_batch_sizes
+from rrl.guided.candidates import cheapest_first
 from rrl.measured_costs import NOISE
 from rrl.objective import PredictedIntervals
 from rrl.queueing.windows import Windows
@@ -190,10 +191,9 @@ def _promising(belief: Belief, task: Task, present: int) -> np.ndarray:
     space = task.space
     if len(space) <= MAX_CONFIGURATIONS:
         return np.arange(len(space))
-    screened = belief.screened(np.arange(len(space)), np.ones(len(space))).cost
-    return np.union1d(
-        np.argsort(screened, kind="stable")[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE)
-    )
+    screened = belief.screened(np.arange(len(space)), np.ones(len(space)))
+    order = cheapest_first(task.objective, screened, space.threads)
+    return np.union1d(order[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE))
 
 
 def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) -> list[_World]:

@@ -26,6 +26,7 @@ from rrl.belief.belief import Belief
 from rrl.belief.knob_importance import Importances, knob_importances
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guarding.interval_memory import COMPARABLE_LOAD
+from rrl.guided.candidates import cheapest_first
 from rrl.objective import Objective, make_objective
 from rrl.records import MOST_CONCURRENCY, Header, Record
 from rrl.space import Configuration, with_fixed
@@ -173,9 +174,10 @@ class Learned:
         numbers = self._allowed
         if len(numbers) <= COMPARED:
             return numbers
-        screened = supposed.screened(numbers, np.ones(len(numbers))).cost
-        frugal = np.lexsort((screened, self._threads[numbers], ~supposed.bears(numbers)))
-        both = np.stack([np.argsort(screened, kind="stable"), frugal], axis=1).ravel()
+        screened, threads = supposed.screened(numbers, np.ones(len(numbers))), self._threads[numbers]
+        cheapest = cheapest_first(supposed.objective, screened, threads)
+        frugal = np.lexsort((screened.cost, threads, ~supposed.bears(numbers)))
+        both = np.stack([cheapest, frugal], axis=1).ravel()
         _, first = np.unique(both, return_index=True)
         return np.asarray(numbers[both[np.sort(first)][:COMPARED]])
 

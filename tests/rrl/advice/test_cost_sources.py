@@ -20,7 +20,7 @@ from rrl.advice.cost_sources import by_machine, by_observation, by_table
 from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task, Transition
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from rrl.objective import LeastResources, MeanLatency
+from rrl.objective import LeastResources, MeanLatency, Objective
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 
@@ -139,23 +139,39 @@ def test_the_seed_fixes_what_is_foreseen() -> None:
     np.testing.assert_array_equal(first, again)
 
 
-def test_of_a_large_space_the_promising_and_the_near_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_sources, "MAX_CONFIGURATIONS", 50)
-    large = ConfigurationSpace.of(
-        instances=range(1, 6), intra_op_threads=range(1, 6), inter_op_threads=range(1, 6)
-    )
+LARGE = ConfigurationSpace.of(
+    instances=range(1, 6), intra_op_threads=range(1, 6), inter_op_threads=range(1, 6)
+)
+
+
+def of_large(objective: Objective) -> PossibleCosts:
+    """What is foreseen from one interval with the most threads, under a load that most bear."""
     scenario = Scenario(family_machine(44), "family-44")
-    present = large.number({"instances": 5, "intra_op_threads": 5, "inter_op_threads": 5})
-    env = scenario.environment(large, MeanLatency(), PerIntervalPoisson(np.full(3, 5.0)))
+    env = scenario.environment(LARGE, objective, PerIntervalPoisson(np.full(3, 5.0)))
     observation, _ = env.reset(seed=0)
-    action = large.action(present)
+    action = LARGE.action(len(LARGE) - 1)
     following, _, _, _, info = env.step(action)
     transition = Transition(observation, action, info["cost"], following, info["measurement"])
-    possible = by_observation(Task(large), [transition])
+    possible = by_observation(Task(LARGE, objective), [transition])
     assert possible is not None
-    assert 50 <= len(possible.numbers) < len(large)
-    assert set(large.region(present, 2.0)) <= set(possible.numbers)
+    return possible
+
+
+def test_of_a_large_space_the_promising_and_the_near_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_sources, "MAX_CONFIGURATIONS", 50)
+    possible, present = of_large(MeanLatency()), len(LARGE) - 1
+    assert 50 <= len(possible.numbers) < len(LARGE)
+    assert set(LARGE.region(present, 2.0)) <= set(possible.numbers)
     assert possible.numbers[possible.present] == present
+
+
+def test_where_threads_count_the_best_of_each_number_of_them_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cost_sources, "MAX_CONFIGURATIONS", 50)
+    possible = of_large(LeastResources(20_000.0))
+    assert len(possible.numbers) < len(LARGE)
+    assert set(LARGE.threads[possible.numbers]) == set(LARGE.threads)
 
 
 THREADS = ConfigurationSpace.of(intra_op_threads=[1, 2])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rrl.objective import LeastResources, StrictSLO
+from rrl.views import what_if
 from rrl.views.summary import summarise
 from rrl.views.what_if import Learned
 from tests.support.runs import simulated_runs as runs
@@ -66,6 +67,15 @@ def test_higher_loads_and_tighter_limits_take_more_threads(run: runs.Run) -> Non
     impossible = learned.ask(StrictSLO(1.0))
     assert not impossible.keeps_limit
     assert "none is expected to keep the limit" in impossible.doubts
+
+
+def test_of_a_large_grid_the_best_of_each_number_of_threads_is_compared(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = learned_from(run)
+    monkeypatch.setattr(what_if, "COMPARED", 4)
+    answer = learned.ask(LeastResources(2000.0), load=5.0, count=4)
+    assert {outlook.threads for outlook in answer.best} == {1, 2, 4}
 
 
 def test_asking_teaches_nothing(run: runs.Run) -> None:
