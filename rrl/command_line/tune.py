@@ -25,7 +25,7 @@ from rrl.command_line.ending import (
     lost_or_failed,
     outcome,
 )
-from rrl.command_line.exporting import print_json, show_again
+from rrl.command_line.exporting import print_json, saying_found_is_missing, show_again
 from rrl.command_line.opening.earlier import Earlier
 from rrl.command_line.opening.reach import RunningServer, reach
 from rrl.command_line.opening.search_grid import SearchGrid
@@ -74,7 +74,12 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
                 server.measure_left(log.header, kept.number, console)
             left = ToKeep(kept.number, kept.reason) if kept.known else None
             summary = export(
-                log, server.target, run.onlookers.events, left, run.onlookers.start_beside.at_end()
+                log,
+                server.target,
+                run.onlookers.events,
+                left,
+                run.onlookers.start_beside.at_end(),
+                saying_found_is_missing(console),
             )
         except (TargetError, GivenUp, EmbeddedFailed, OSError) as error:
             run.onlookers.view.close()
@@ -129,7 +134,7 @@ def _open(
     folder = run_folder(earlier.options)
     given = watch_run.given_table(earlier.options)
     metrics = stack.enter_context(watched_by_others(earlier.options, console))
-    server = stack.enter_context(reach(earlier.options, folder, console, stop, metrics.away))
+    server = stack.enter_context(reach(earlier.options, folder, console, stop, metrics))
     metrics.reached()
     before = server.changes_before(earlier, console, shared.put_back)
     earlier.tell_how_found(server.target, console)
@@ -140,7 +145,7 @@ def _open(
     agent = make_agent(grid.options.agent, grid.task(machine), grid.options.seed, background_training=True)
     stack.callback(agent.close)
     use_one_thread()
-    header = earlier.teach(agent, earlier.planned(grid.header(start)), console, stop)
+    header = earlier.teach(agent, earlier.planned(grid.header(start)), console, stop, metrics.goes_on)
     header = server.under_load(header, console)
     metrics.begins(header, grid.tuned_as_found)
     log = stack.enter_context(closing(earlier.journal_for(folder, header)))

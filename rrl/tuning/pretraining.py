@@ -20,7 +20,6 @@ from rrl import journal
 from rrl.agent import OBSERVATION_FIELDS, Agent, Transition, number_in_force
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace, with_values
-from rrl.tuning.stop import Stopped
 
 REPLAY_LIMIT_S = 60.0
 
@@ -111,21 +110,23 @@ def taken_over(
     header: Header,
     limit_s: float,
     console: Console,
-    stopped: Callable[[], bool],
+    replayed: Callable[[], None],
 ) -> dict[str, Any]:
-    """Replays an earlier journal into the agent; returns what the new journal says of it."""
+    """Replays an earlier journal into the agent; returns what the new journal says of it.
+
+    `replayed` is called after each decision, and may end this with an error.
+    """
     pretraining.check_starts(header)
     total = len(pretraining.records)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("decisions", total=total)
 
-        def replayed() -> None:
+        def advanced() -> None:
             progress.advance(task)
-            if stopped():
-                raise Stopped
+            replayed()
 
-        done = pretraining.replay(agent, header.space, limit_s, replayed)
+        done = pretraining.replay(agent, header.space, limit_s, advanced)
     console.print(f"{header.agent} starts from {done} decisions of {pretraining.folder}")
     if done < total:
         console.print(

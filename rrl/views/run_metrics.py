@@ -87,6 +87,10 @@ class RunMetrics(Listener, Collector):
     def reached(self) -> None:
         """The target has answered for the first time."""
         self._is_up = True
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """What takes long before the first interval has come a step further."""
         self._alive_at_s = self._clock()
 
     def begins(self, header: Header, in_force: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import times_since
 from rrl.tuning.pretraining import REPLAY_LIMIT_S, Pretraining, starting_from, taken_over
-from rrl.tuning.stop import Stop
+from rrl.tuning.stop import Stop, Stopped
 from rrl.views.summary import summarise
 from serving_adapter.target import Target
 
@@ -117,13 +117,24 @@ class Earlier:
         """The limits on changes that the options asked for, or those of the run that is resumed."""
         return shared if self.header is None else change_limits(self.options)
 
-    def teach(self, agent: Agent, header: Header, console: Console, stop: Stop) -> Header:
-        """Replays into the agent what it starts from. Returns the header, which then says so."""
+    def teach(
+        self, agent: Agent, header: Header, console: Console, stop: Stop, goes_on: Callable[[], None]
+    ) -> Header:
+        """Replays into the agent what it starts from. Returns the header, which then says so.
+
+        `goes_on` is called after each decision.
+        """
         if self.pretraining is None:
             return header
+
+        def replayed() -> None:
+            goes_on()
+            if stop.is_set():
+                raise Stopped
+
         # A resumed run must take over as much as it did then, however long that takes.
         limit_s = REPLAY_LIMIT_S if self.header is None else math.inf
-        taken = taken_over(self.pretraining, agent, header, limit_s, console, stop.is_set)
+        taken = taken_over(self.pretraining, agent, header, limit_s, console, replayed)
         return dataclasses.replace(header, agent_from=taken)
 
     def journal_for(self, folder: Path, header: Header) -> Journal:

@@ -33,6 +33,7 @@ from rrl.tuning.keeping import BestInStateFile
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import TargetClaim
 from rrl.tuning.stop import Stop
+from rrl.views.run_metrics import RunMetrics
 from serving_adapter.control_key import read_control_key
 from serving_adapter.target import OpenInferenceTarget, Target, open_target
 from serving_adapter.target.error import NotYetThere
@@ -146,22 +147,27 @@ class EmbeddedServer(BenchedServer):
 
 @contextmanager
 def reach(
-    options: TuneOptions, folder: Path, console: Console, stop: Stop, away: Callable[[str], None]
+    options: TuneOptions, folder: Path, console: Console, stop: Stop, metrics: RunMetrics
 ) -> Iterator[RunningServer]:
     """The server to tune, connected to. An embedded one is started first and ended last.
 
-    `away` is told why whenever a server that is waited for is not there yet.
+    `metrics` hear whenever a server that is waited for is not there yet, or has not started yet.
     """
+
+    def sleep(duration_s: float) -> None:
+        metrics.goes_on()
+        stop.sleep(duration_s)
+
     if options.target is not None and options.bench:
-        with _under_bench(options, options.target, folder, console, stop) as server:
+        with _under_bench(options, options.target, folder, console, sleep) as server:
             yield server
         return
     if options.target is not None:
-        with closing(_connected_once_there(options, options.target, console, stop, away)) as target:
+        with closing(_connected_once_there(options, options.target, console, stop, metrics.away)) as target:
             _print_notes(target, console)
             yield RunningServer(target)
         return
-    with closing(Embedded(folder, embedded_settings(options), stop.sleep)) as embedded:
+    with closing(Embedded(folder, embedded_settings(options), sleep)) as embedded:
         console.print(f"starting the server and its load (logs in {folder}) ...")
         embedded.start_server()
         with closing(
@@ -174,7 +180,11 @@ def reach(
 
 @contextmanager
 def _under_bench(
-    options: TuneOptions, address: str, folder: Path, console: Console, stop: Stop
+    options: TuneOptions,
+    address: str,
+    folder: Path,
+    console: Console,
+    sleep: Callable[[float], None],
 ) -> Iterator[BenchedServer]:
     """The server at an address, under the run's own load."""
     with closing(connected(options, address, options.model, control=True)) as found:
@@ -190,7 +200,7 @@ def _under_bench(
                 f"{', '.join(parts)}: give --rate in place of --concurrency"
             )
         options = dataclasses.replace(options, model=found.model)
-    with closing(Embedded(folder, embedded_settings(options), stop.sleep)) as embedded:
+    with closing(Embedded(folder, embedded_settings(options), sleep)) as embedded:
         rest = options.metrics_url, read_control_key(options.control_key_file)
         with closing(
             EmbeddedWholeTarget(embedded, parts, *rest) if parts else EmbeddedTarget(embedded, *rest)

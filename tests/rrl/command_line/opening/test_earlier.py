@@ -8,16 +8,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from rrl.agent import Agent, Transition
 from rrl.command_line.opening.earlier import LIMITS, Earlier, as_before, limits_to_json
 from rrl.command_line.options.option_values import tuning_intervals
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions
 from rrl.journal import Journal
 from rrl.records import NO_END
-from tests.rrl.test_journal import header, record
+from rrl.tuning.pretraining import Pretraining
+from rrl.tuning.stop import Stop
+from rrl.views.run_metrics import RunMetrics
+from tests.rrl.test_journal import SPACE, header, record
 
 SEVERAL_MODELS = {"jointly", "bls_composing_models"}
 OF_THE_RUN = TuneOptions(
@@ -87,6 +92,34 @@ def test_a_watch_that_goes_on_with_a_run_has_no_end() -> None:
     journal = Path("runs/today")
     assert tuning_intervals(as_before(TuneOptions(resume=journal), header(intervals=30))) == 30
     assert tuning_intervals(as_before(WatchOptions(resume=journal), header(intervals=30))) == NO_END
+
+
+class LearnsSlowly(Agent):
+    """Each interval takes five minutes to learn; notes for how long nothing was heard by then."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.metrics = RunMetrics(lambda: self.now_s)
+        self.quiet_s: list[float] = []
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return SPACE.action(0)
+
+    def update(self, transition: Transition) -> None:
+        self.now_s += 300.0
+        self.quiet_s.append(self.metrics.quiet_s)
+
+
+def test_each_interval_that_an_agent_is_taught_is_a_sign_of_life(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    for number in range(3):
+        journal.append(record(number))
+    journal.close()
+    agent, stop = LearnsSlowly(), Stop(lambda text: None)
+    earlier = Earlier(TuneOptions(), header(), [], Pretraining.read(tmp_path))
+    earlier.teach(agent, header(), Console(quiet=True), stop, agent.metrics.goes_on)
+    assert agent.quiet_s == [300.0] * 3
+    assert agent.metrics.quiet_s == 0.0
 
 
 def test_options_at_their_defaults_are_no_limits() -> None:

@@ -1,4 +1,4 @@
-"""What a killed run left on a server is put right before the next begins."""
+"""What a killed run left on a server is put right before the next begins; a start gives signs of life."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 from rich.console import Console
 
 from envs.target_claim import restored
+from rrl.command_line.embedded.embedded import Embedded
+from rrl.command_line.opening.reach import reach
+from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import Stop, Stopped
+from rrl.views.run_metrics import RunMetrics
 from serving_adapter.target import Overtaken, TargetError
 
 
@@ -60,3 +65,26 @@ def test_what_another_client_sets_while_it_is_put_back_stays_and_is_told(killed:
     assert "did not end cleanly here, and another client set instances=2" in out.getvalue()
     assert "it had found 1 inst. · batch 8" in out.getvalue()
     assert not killed.path.exists()
+
+
+def test_a_run_that_waits_for_its_own_server_to_start_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, quiet_s = [0.0], []
+    metrics = RunMetrics(lambda: now_s[0])
+
+    class Passes(Stop):
+        def sleep(self, duration_s: float) -> None:
+            quiet_s.append(metrics.quiet_s)
+            now_s[0] += duration_s
+
+    def starts_slowly(embedded: Embedded) -> str:
+        for _ in range(3):
+            embedded._sleep(300.0)
+        raise Stopped
+
+    monkeypatch.setattr(Embedded, "start_server", starts_slowly)
+    stop = Passes(lambda text: None)
+    with pytest.raises(Stopped), reach(TuneOptions(), tmp_path, Console(quiet=True), stop, metrics):
+        pass
+    assert quiet_s == [0.0] * 3
