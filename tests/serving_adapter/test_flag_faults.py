@@ -76,6 +76,14 @@ def sentence(
         (["--no-salt"], "unknown flag --no-salt; the nearest is --no-salted"),
         (["--chief", "me"], "unknown flag --chief; the nearest is --chef"),
         (["--bogus"], "unknown flag --bogus; `kitchen --help` names all"),
+        (["--bogus", "1", "--heat", "-1e-3"], "unknown flag --bogus; `kitchen --help` names all"),
+        (["--bogus", "1", "--heat", "-inf"], "unknown flag --bogus; `kitchen --help` names all"),
+        (["--sizes-cm", "-1", "-2e3"], "--sizes-cm must be a whole number, got '-2e3'"),
+        (["--", "--heat", "2"], "--heat stands behind --, where no flags are read"),
+        (["--hate", "2", "--", "--heat", "2"], "unknown flag --hate; the nearest is --heat"),
+        (["--", "stew"], "unexpected argument 'stew'; expected one of the flags that `kitchen --help` names"),
+        (["-"], "unexpected argument '-'; expected one of the flags that `kitchen --help` names"),
+        (["-5"], "unexpected argument '-5'; expected one of the flags that `kitchen --help` names"),
         (["--zzz"], "unknown flag --zzz; `kitchen --help` names all"),
         (["stew"], "unexpected argument 'stew'; expected one of the flags that `kitchen --help` names"),
         (
@@ -106,8 +114,25 @@ def test_so_is_an_argument_without_a_flag(
     assert (
         sentence(monkeypatch, capsys, AskOptions, ["many"]) == "PORTIONS must be a whole number, got 'many'"
     )
-    told = sentence(monkeypatch, capsys, AskOptions, ["2", "3"])
-    assert told == "unexpected argument '3'; expected one of the flags that `kitchen --help` names"
+    for argv in (["2", "3"], ["2", "--", "3"], ["--", "2", "3"]):
+        told = sentence(monkeypatch, capsys, AskOptions, argv)
+        assert told == "unexpected argument '3'; expected one of the flags that `kitchen --help` names"
+    for argv in (["--portions", "2"], ["--portions=2"]):
+        told = sentence(monkeypatch, capsys, AskOptions, argv)
+        assert told == "unknown flag --portions; PORTIONS is given without a flag"
+    told = sentence(monkeypatch, capsys, AskOptions, ["--portion", "2"])
+    assert told == "unknown flag --portion; `kitchen --help` names all"
+
+
+def test_behind_two_hyphens_there_are_no_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv in (["2", "--", "--dish", "stew"], ["--", "2", "--dish=stew"], ["--", "--dish", "stew"]):
+        told = sentence(monkeypatch, capsys, AskOptions, argv)
+        assert told == "--dish stands behind --, where no flags are read"
+    told = sentence(monkeypatch, capsys, AskOptions, ["--", "-many"])
+    assert told == "PORTIONS must be a whole number, got '-many'"
+    assert parse(AskOptions, ["--", "2"]).portions == 2
 
 
 def test_the_box_stays_where_no_fault_is_found(
