@@ -6,7 +6,9 @@ Everything is put together here, and nowhere else.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from rich.console import Console
 
@@ -35,9 +37,12 @@ from serving_adapter.options import fail, in_a_sentence, parse
 
 __all__ = ["main"]
 
+COMMANDS = ("init", "watch", "what-if")  # without one, it tunes
+
 
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
+    _check_command(arguments)
     if arguments[:1] == ["init"]:
         write_first_options(parse(InitOptions, arguments[1:], command="init"))
         raise SystemExit(DONE)
@@ -95,6 +100,16 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         if ends_all(code):
             return code
     return of_all(codes)
+
+
+def _check_command(arguments: Sequence[str]) -> None:
+    """Only a command is given without a hyphen at the first place."""
+    first = arguments[0] if arguments else "-"
+    if first.startswith("-") or first in COMMANDS:
+        return
+    near = get_close_matches(first, COMMANDS, n=1)
+    known = f"the nearest is {near[0]}" if near else f"expected {', '.join(COMMANDS)} or a flag"
+    fail(f"unknown command {first!r}; {known}")
 
 
 def _check_agent(name: str) -> None:

@@ -57,6 +57,9 @@ from tests.support.runs.running_command import exit_code
         (["--resume", "nowhere"], "no journal at nowhere"),
         (["--target", "localhost"], "HOST:PORT"),
         (["--config", "absent.yaml"], "absent.yaml"),
+        (["wach", "--target", "a:1"], "unknown command 'wach'; the nearest is watch"),
+        (["what_if", "run"], "unknown command 'what_if'; the nearest is what-if"),
+        (["localhost:8001"], "unknown command 'localhost:8001'; expected init, watch, what-if or a flag"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_code_2(
