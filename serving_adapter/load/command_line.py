@@ -50,19 +50,13 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(LoadOptions, argv)
     if options.arrivals != RECORDED and options.rate is None:
         options = dataclasses.replace(options, rate=DEFAULT_RATE_PER_S)
-    levels = options.concurrencies()
-    if options.find_capacity is not None:
-        work = _find(options)
-    elif len(levels) > 1:
-        work = _sweep(options, levels)
-    else:
-        work = _send(options)
-    raise SystemExit(_exit_code(work))
+    raise SystemExit(_exit_code(options))
 
 
-def _exit_code(work: Coroutine[Any, Any, int]) -> int:
+def _exit_code(options: LoadOptions) -> int:
     """Does the work. It hears of signals until its end, so that what was measured is kept and said."""
     try:
+        work = _work(options)
         # Ctrl-C may come before it is begun; what was begun, the runner ends first.
         with closing(work), asyncio.Runner(loop_factory=_punctual_loop) as runner:
             return runner.run(work)
@@ -72,14 +66,29 @@ def _exit_code(work: Coroutine[Any, Any, int]) -> int:
         return INTERRUPTED
 
 
-async def _send(options: LoadOptions) -> int:
+def _work(options: LoadOptions) -> Coroutine[Any, Any, int]:
+    """What to do. Arrivals and sizes are read here: a signal ends that at once, as nothing is measured."""
+    if options.find_capacity is not None:
+        return _find(options, make_sizes(options.sizes))
+    arrivals = _arrivals(options)
+    if isinstance(arrivals, TimestampTrace) and arrivals.note:
+        say(arrivals.note)
+    trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
+    sizes = make_sizes(options.sizes, trace_sizes)
+    levels = options.concurrencies()
+    if len(levels) > 1:
+        return _sweep(options, levels, arrivals, sizes)
+    return _send(options, arrivals, sizes)
+
+
+async def _send(options: LoadOptions, arrivals: Arrivals, sizes: Sizes) -> int:
     """Sends one load. Returns the exit code."""
     stop = _stop_on_signals()
-    sent = await _sent(options, stop)
+    sent = await _sent(options, arrivals, sizes, stop)
     return FAILED if sent.lacks_rows else _code_after(stop)
 
 
-async def _sweep(options: LoadOptions, levels: list[int]) -> int:
+async def _sweep(options: LoadOptions, levels: list[int], arrivals: Arrivals, sizes: Sizes) -> int:
     """Sends one level after the other. Returns the exit code.
 
     A signal ends all of it. The table has the levels that were sent to their end.
@@ -90,7 +99,8 @@ async def _sweep(options: LoadOptions, levels: list[int]) -> int:
         if stop.signal_number or lacks_rows:
             break
         out = None if options.out is None else options.out / f"concurrency-{level}"
-        sent = await _sent(dataclasses.replace(options, concurrency=level, out=out), stop)
+        at_level = dataclasses.replace(options, concurrency=level, out=out)
+        sent = await _sent(at_level, arrivals, sizes, stop)
         if sent.report is not None and sent.is_whole:
             reports[level] = sent.report
         lacks_rows = sent.lacks_rows
@@ -100,9 +110,8 @@ async def _sweep(options: LoadOptions, levels: list[int]) -> int:
     return FAILED if lacks_rows else _code_after(stop)
 
 
-async def _find(options: LoadOptions) -> int:
+async def _find(options: LoadOptions, sizes: Sizes) -> int:
     """Searches the capacity. Returns the exit code."""
-    sizes = make_sizes(options.sizes)
     stop = _stop_on_signals()
     async with ready(options, sizes, stop) as server:
         if server is not None:
@@ -119,13 +128,8 @@ class SentLoad(NamedTuple):
     lacks_rows: bool = False  # its files are not complete
 
 
-async def _sent(options: LoadOptions, stop: StopSignal) -> SentLoad:
+async def _sent(options: LoadOptions, arrivals: Arrivals, sizes: Sizes, stop: StopSignal) -> SentLoad:
     """Sends one load, and says and writes how it went."""
-    arrivals = _arrivals(options)
-    if isinstance(arrivals, TimestampTrace) and arrivals.note:
-        say(arrivals.note)
-    trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
-    sizes = make_sizes(options.sizes, trace_sizes)
     with ExitStack() as stack:
         files = RowFiles(options.out)
         stack.callback(files.close)
@@ -188,7 +192,7 @@ def _punctual_loop() -> asyncio.AbstractEventLoop:
 
 
 def _stop_on_signals() -> StopSignal:
-    """What the first signal sets; the same one again ends the process.
+    """What the first signal sets; the same one again ends the process, also where the loop does not go round.
 
     Its number is there at once, and it is set when the loop goes round, as in what waits for it.
     Another signal changes nothing more. A terminal that is closed takes no more text, and the report is
@@ -198,14 +202,14 @@ def _stop_on_signals() -> StopSignal:
     terminals = [each.fileno() for each in (sys.stdout, sys.stderr) if each.isatty()]  # a closed one says no
 
     def handle(number: int) -> None:
-        if number in ENDING_AT_ONCE:
-            loop.remove_signal_handler(number)
-        else:
+        if number not in ENDING_AT_ONCE:
             go_nowhere(terminals)
         stop.set()
 
     def note(number: int, frame: FrameType | None) -> None:
         stop.signal_number = stop.signal_number or number
+        if number in ENDING_AT_ONCE:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by `nohup`
     for each in ENDING_AT_ONCE if is_ignored else (*ENDING_AT_ONCE, signal.SIGHUP):

@@ -229,6 +229,56 @@ def test_a_second_ctrl_c_ends_the_wait_for_answers_without_a_word(address: str, 
     assert (load.returncode, *shown) == (130, "", "")
 
 
+SIGNALS_BEFORE_THE_LOOP_GOES_ROUND = """
+import signal
+from contextlib import asynccontextmanager
+from serving_adapter.load import command_line
+
+@asynccontextmanager
+async def ready(*arguments):
+    for number in {}:
+        signal.raise_signal(number)
+    yield None
+
+command_line.ready = ready
+command_line.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [
+        ([signal.SIGTERM, signal.SIGINT, signal.SIGTERM], -signal.SIGTERM),
+        ([signal.SIGTERM, signal.SIGINT, signal.SIGINT], 130),
+        ([signal.SIGTERM, signal.SIGINT], 0),
+        ([signal.SIGINT, signal.SIGTERM], 130),
+        ([signal.SIGHUP, signal.SIGHUP], 0),
+    ],
+)
+def test_the_same_signal_twice_ends_also_what_keeps_the_loop_from_going_round(
+    numbers: list[int], code: int
+) -> None:
+    script = SIGNALS_BEFORE_THE_LOOP_GOES_ROUND.format([int(number) for number in numbers])
+    command = [sys.executable, "-c", script, "--target", "127.0.0.1:1"]
+    load = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (load.returncode, load.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130), (signal.SIGHUP, -signal.SIGHUP)],
+)
+def test_a_signal_ends_the_wait_for_arrivals_at_once(tmp_path: Path, number: int, code: int) -> None:
+    trace = tmp_path / "trace.csv"
+    os.mkfifo(trace)
+    argv = ["--target", "127.0.0.1:1", "--rate", "1", "--arrivals", str(trace)]
+    with subprocess.Popen(COMMAND + argv, stderr=subprocess.PIPE, text=True) as load, trace.open("w"):
+        load.send_signal(number)  # it has opened the other end
+        assert load.wait(timeout=60) == code
+        assert load.stderr is not None
+        assert load.stderr.read() == ""
+
+
 @pytest.mark.parametrize("levels", ["1", "1,2"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_a_signal_ends_the_wait_for_a_server(levels: str, number: int, code: int) -> None:
