@@ -229,7 +229,9 @@ def test_who_may_call_the_model_may_not_change_it() -> None:
     assert secrets["tuner"] == {KEY_VARIABLE: secrets["triton"]["CONTROL_KEY"]}
     header = CONTROL_KEY_HEADER.removeprefix("triton-grpc-protocol-")
     for flag in ("--grpc-restricted-protocol", "--http-restricted-api"):
-        assert f"{flag}=model-repository:{header}=$(CONTROL_KEY)" in containers["triton"]["args"]
+        assert (
+            f"{flag}=model-repository,trace,logging:{header}=$(CONTROL_KEY)" in containers["triton"]["args"]
+        )
 
 
 def test_the_side_cars_options_are_those_of_a_watch(tmp_path: Path) -> None:
