@@ -6,7 +6,6 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -45,9 +44,9 @@ class Bodies:
             except ClientDisconnect:
                 raise ClientLeft from None
             if packing != "identity":
-                unpacked = partial(_unpacked, body, packing, most_bytes)
-                body = unpacked() if len(body) <= SMALL_BYTES else await asyncio.to_thread(unpacked)
-                hold(len(body))
+                packed_bytes = len(body)
+                body = await _unpacked_aside(body, packing, most_bytes)
+                hold(len(body) - packed_bytes)  # What was packed is let go.
             yield body
 
     async def _received(self, request: Request, most_bytes: int, hold: Holds) -> bytes:
@@ -83,6 +82,12 @@ class Holds:
     def __call__(self, size_bytes: int) -> None:
         self._bodies.take(size_bytes)
         self.size_bytes += size_bytes
+
+
+async def _unpacked_aside(body: bytes, packing: str, most_bytes: int) -> bytes:
+    if len(body) <= SMALL_BYTES:
+        return _unpacked(body, packing, most_bytes)
+    return await asyncio.to_thread(_unpacked, body, packing, most_bytes)
 
 
 def _unpacked(body: bytes, packing: str, most_bytes: int) -> bytes:

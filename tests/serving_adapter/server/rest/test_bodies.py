@@ -1,0 +1,42 @@
+"""What the bodies of requests count for while they are read and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from serving_adapter.server.rest.bodies import SMALL_BYTES, Bodies
+from serving_adapter.server.rest.call import HttpRefused
+
+TEXT = b"0.125," * SMALL_BYTES
+NOISE = random.Random(0).randbytes(2 * SMALL_BYTES)  # packed into more than it is
+
+
+def packed_request(body: bytes) -> Request:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": gzip.compress(body)}
+
+    return Request({"type": "http", "headers": [(b"content-encoding", b"gzip")]}, receive)
+
+
+@pytest.mark.parametrize(
+    ("body", "budget_bytes"), [(TEXT, len(TEXT)), (NOISE, len(gzip.compress(NOISE)))], ids=["text", "noise"]
+)
+def test_a_packed_body_counts_once(body: bytes, budget_bytes: int) -> None:
+    bodies = Bodies(1 << 24, budget_bytes)
+
+    async def scenario() -> None:
+        for _ in range(2):
+            async with bodies.read(packed_request(body)) as unpacked:
+                assert unpacked == body
+                bodies.take(budget_bytes - len(body))
+                with pytest.raises(HttpRefused, match="too many requests are on their way at once"):
+                    bodies.take(1)
+                bodies.take(len(body) - budget_bytes)
+
+    asyncio.run(scenario())
