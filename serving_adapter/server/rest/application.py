@@ -85,7 +85,7 @@ class RestService:
             length = inference.document_bytes(body, request.headers.get(inference.HEADER_LENGTH))
             of = _model(request)
             read = partial(inference.read_request, body, length, of["name"], of.get("version", ""))
-            message, form = read() if length <= SMALL_BYTES else await self._read_aside(read)
+            message, form = read() if length <= SMALL_BYTES else await self._read_aside(read, call)
         response, outputs = await call.unless_left(self._service.inference.infer(message, call))
         answer, json_bytes = inference.answer(response, outputs, form)
         if len(answer) >= LARGE_BYTES:
@@ -97,11 +97,18 @@ class RestService:
         return AnswerInParts(body, media_type="application/octet-stream", headers=headers)
 
     async def _read_aside(
-        self, read: Callable[[], tuple[InferenceMessage, inference.OutputForm]]
+        self, read: Callable[[], tuple[InferenceMessage, inference.OutputForm]], call: Call
     ) -> tuple[InferenceMessage, inference.OutputForm]:
-        """Lets others have the event loop in between. One at a time, as threads would only share a core."""
-        async with self._reading:
+        """Lets others have the event loop in between. One at a time, as threads would only share a core.
+
+        The wait is given up when the client goes away. What is being read is read to its end, as nothing
+        stops a thread.
+        """
+        await call.unless_left(self._reading.acquire())
+        try:
             return await asyncio.to_thread(read)
+        finally:
+            self._reading.release()
 
     # --- control -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message, Scope
 from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.http_exchange import HttpAnswer, exchanged
@@ -23,6 +24,11 @@ from tests.support.servers.rest_door import serving
 from tests.support.waiting import PATIENCE_S
 
 LARGE = np.arange(SMALL_BYTES).tolist()
+
+
+def request_of(path: str, body: bytes) -> Scope:
+    headers = [(b"content-length", str(len(body)).encode())]
+    return {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
 
 
 class Service:
@@ -121,3 +127,40 @@ def test_documents_that_wait_to_be_read_count_in_what_all_may_hold(monkeypatch: 
             assert (await at.infer(LARGE)).status == 200
 
     asyncio.run(scenario())
+
+
+def test_a_document_whose_client_leaves_waits_no_more_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, reading, body = Service(), SlowReading(monkeypatch), body_of(LARGE)
+    bodies = Bodies(1 << 24, 2 * len(body))
+    asgi = application(service, bodies)
+
+    async def ask(left: asyncio.Event) -> list[Message]:
+        """What is answered to a client that sends its request and then stays until it has left."""
+        received, sent = iter([{"type": "http.request", "body": body}]), []
+
+        async def receive() -> Message:
+            if (message := next(received, None)) is not None:
+                return message
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await asgi(request_of("/v2/models/m/infer", body), receive, send)
+        return sent
+
+    async def scenario() -> None:
+        stays, leaves = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(ask(stays))
+        assert await asyncio.to_thread(reading.begun.wait, PATIENCE_S)
+        leaves.set()
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert await ask(leaves) == []
+        bodies.take(len(body))  # What it held is let go.
+        assert not first.done()
+        reading.may_go_on.set()
+        assert (await first)[0]["status"] == 200
+
+    asyncio.run(scenario())
+    assert (len(reading.threads), len(service.asked)) == (1, 1)
