@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import socket
@@ -35,6 +36,8 @@ MAX_HEAD_BYTES = 64 << 10
 IDLE_TIMEOUT_S = 75
 MAX_CONNECTIONS = 4096
 RETRY_S = 1.0  # after no connection could be taken: there may be a descriptor again
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The errors of taking connections that last. Others are of one connection, which is gone."""
 LEAST_DRAIN_S = 1  # uvicorn takes 0 for over, and logs an error though nothing is in flight
 
 
@@ -171,18 +174,23 @@ class EncryptedConnections:
     async def _take(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            pause_s = 0.0  # However fast they come, others have their turn.
             try:
                 connection, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                log.warning("no connection over HTTP can be taken: %s", error.strerror)
-                await asyncio.sleep(RETRY_S)
-                continue
-            if len(self._opened) + len(self._opening.keys() - self._opened) >= self._most:
-                connection.close()
+                if error.errno in SCARCE:
+                    log.warning("no connection over HTTP can be taken: %s", error.strerror)
+                    pause_s = RETRY_S
             else:
-                protocol = self._make()
-                self._opening[protocol] = asyncio.create_task(self._open(connection, protocol))
-            await asyncio.sleep(0)  # However fast they come, others have their turn.
+                self._taken(connection)
+            await asyncio.sleep(pause_s)
+
+    def _taken(self, connection: socket.socket) -> None:
+        if len(self._opened) + len(self._opening.keys() - self._opened) >= self._most:
+            connection.close()
+            return
+        protocol = self._make()
+        self._opening[protocol] = asyncio.create_task(self._open(connection, protocol))
 
     async def _open(self, connection: socket.socket, protocol: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -192,6 +200,9 @@ class EncryptedConnections:
             )
         except OSError:  # Its client went, took too long, or does not speak TLS.
             pass
+        except Exception:
+            log.exception("the encryption of a connection over HTTP could not be agreed on")
+            connection.close()
         finally:
             del self._opening[protocol]
 

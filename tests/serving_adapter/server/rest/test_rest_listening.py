@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import os
+import socket
+import ssl
 from asyncio.constants import SSL_HANDSHAKE_TIMEOUT
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import Response
@@ -99,3 +106,82 @@ def test_a_connection_that_takes_too_long_to_agree_on_its_encryption_is_closed(
             writer.close()
 
     pytest.importorskip(loop).run(scenario())
+
+
+@asynccontextmanager
+async def taking_connections() -> AsyncIterator[tuple[str, int]]:
+    """The place where connections are taken, which should agree on their encryption."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with listening.bind("127.0.0.1", 0) as listener:
+        connections = listening.EncryptedConnections(listener, tls, object, set(), MOST)
+        connections.start(1)
+        yield listener.getsockname()
+        connections.close()
+        await connections.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("number", "retry_s", "told"),
+    [
+        (errno.ECONNABORTED, 100 * PATIENCE_S, []),
+        (errno.EMFILE, 0.0, ["no connection over HTTP can be taken: Too many open files"]),
+    ],
+)
+def test_only_what_lasts_delays_the_connections_after_one_that_could_not_be_taken(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    retry_s: float,
+    told: list[str],
+) -> None:
+    monkeypatch.setattr(listening, "RETRY_S", retry_s)
+    ours, theirs = socket.socketpair()
+
+    async def scenario() -> None:
+        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        answers = iter([OSError(number, os.strerror(number)), ours])
+
+        async def accept(listener: socket.socket) -> tuple[socket.socket, None]:
+            answer = next(answers, None)
+            if isinstance(answer, OSError):
+                raise answer
+            if answer is None:
+                await asyncio.Event().wait()
+            return answer, None
+
+        async def connect(*arguments: Any, **more: Any) -> None:
+            opened.set()
+
+        monkeypatch.setattr(loop, "sock_accept", accept)
+        monkeypatch.setattr(loop, "connect_accepted_socket", connect)
+        async with taking_connections(), asyncio.timeout(PATIENCE_S):
+            await opened.wait()
+
+    with ours, theirs:
+        asyncio.run(scenario())
+    assert caplog.messages == told
+
+
+def test_a_fault_while_encryption_is_agreed_on_is_logged_as_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unheard: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unheard.append(context))
+
+        async def connect(*arguments: Any, **more: Any) -> None:
+            raise RuntimeError("a fault")
+
+        monkeypatch.setattr(loop, "connect_accepted_socket", connect)
+        async with taking_connections() as place:
+            reader, writer = await asyncio.open_connection(*place)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert unheard == []
+    assert caplog.messages == ["the encryption of a connection over HTTP could not be agreed on"]
