@@ -56,6 +56,7 @@ class AgentEntry:
     settings: str | None = None  # "module:constant" for the class's `settings`; None keeps its defaults
     arguments: Mapping[str, object] = field(default_factory=dict)  # further arguments of the class
     needs: tuple[Need, ...] = ()
+    libraries: tuple[str, ...] = ()  # distributions that make its numbers, beside those of all agents
     joint: str | None = None  # "module:class" for several models together; None: the same class
     origin: str = OURS  # the installed package that it is from
 
@@ -171,12 +172,14 @@ AGENTS: dict[str, AgentEntry] = {
         "a deep Q-network from a library",
         "Stable-Baselines3",
         typical_decide_ms=20.0,
+        libraries=("stable-baselines3",),
     ),
     "ppo": AgentEntry(
         "baselines.stable_baselines:StableBaselinesPPO",
         "proximal policy optimisation from a library",
         "Stable-Baselines3",
         typical_decide_ms=3.0,
+        libraries=("stable-baselines3",),
     ),
     "optuna-tpe": AgentEntry(
         "baselines.optuna_search:OptunaSearch",
@@ -184,6 +187,7 @@ AGENTS: dict[str, AgentEntry] = {
         "Optuna",
         typical_decide_ms=1.0,
         arguments={"sampler": "tpe"},
+        libraries=("optuna",),
     ),
     "optuna-gp": AgentEntry(
         "baselines.optuna_search:OptunaSearch",
@@ -191,6 +195,7 @@ AGENTS: dict[str, AgentEntry] = {
         "Optuna",
         typical_decide_ms=60.0,
         arguments={"sampler": "gp"},
+        libraries=("optuna",),
     ),
     "quick-search": AgentEntry(
         "baselines.quick_search:QuickSearch",
@@ -210,6 +215,7 @@ AGENTS: dict[str, AgentEntry] = {
         "Gaussian process over (load, configuration), lower confidence bound",
         "GP-UCB (Srinivas et al., ICML 2010), scikit-learn",
         typical_decide_ms=10.0,
+        libraries=("scikit-learn",),
     ),
     "serf": AgentEntry(
         "baselines.serf:SERF",
@@ -281,6 +287,11 @@ def origin(name: str) -> str:
 def needs_of(name: str) -> tuple[Need, ...]:
     """What the agent of this name needs; nothing where `AGENTS` does not list it."""
     return AGENTS[name].needs if name in AGENTS else ()
+
+
+def libraries_of(name: str) -> tuple[str, ...]:
+    """The libraries that this agent alone is made of; nothing where `AGENTS` does not list it."""
+    return AGENTS[name].libraries if name in AGENTS else ()
 
 
 def typical_decide_ms(name: str) -> float:

@@ -4,7 +4,7 @@ A folder of files has a `code.json` beside them, a list of
 
 | key | what it is |
 |---|---|
-| `code` | the versions of the libraries, and digests of our own code and of the package of another's agent |
+| `code` | versions of the libraries that make it, digests of our own code and of another's agent's package |
 | `files` | the names of those that it made |
 
 Agents that a program adds to the known ones are told by libraries and our own code alone.
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baselines import AGENTS
-from baselines.agents import OURS, origin
+from baselines.agents import OURS, libraries_of, origin
 from baselines.comparison import on_node
 from baselines.comparison.landscapes import FOLDER as LANDSCAPES_FOLDER
-from baselines.comparison.on_node import LIBRARIES, LIBRARIES_OF_AGENTS, OWN_CODE, Versions, differing
+from baselines.comparison.on_node import LIBRARIES, LIBRARIES_OF_AGENTS, OWN_CODE, Versions
 from baselines.comparison.run import FOLDER as RUNS_FOLDER
 from baselines.comparison.run import RunJob
 from baselines.comparison.same_code import own_packages
@@ -46,7 +46,7 @@ class KeptFiles(NamedTuple):
 def code_of(agent: str = "") -> Versions:
     """What makes an agent's runs in this process; without an agent, what makes landscapes."""
     found = on_node.versions(own_packages())
-    code = {name: found[name] for name in (*LIBRARIES, *LIBRARIES_OF_AGENTS, OWN_CODE) if name in found}
+    code = {name: found.get(name, "") for name in (*LIBRARIES, *libraries_of(agent), OWN_CODE)}
     if origin(agent) not in ("", OURS):
         package = AGENTS[agent].agent.partition(":")[0].partition(".")[0]
         code[package] = on_node.digest((package,))
@@ -110,7 +110,8 @@ def said_of_other_code(out: Path, kept: Iterable[KeptFiles]) -> str | None:
 def _difference(found: Versions, code: Versions) -> str:
     if not found:
         return "unknown code"
-    return ", ".join(_in_words(name, found[name], code[name]) for name in differing(found, code))
+    before = {name: found.get(name, "") for name in code}
+    return ", ".join(_in_words(name, before[name], code[name]) for name in code if before[name] != code[name])
 
 
 def _in_words(name: str, found: str, today: str) -> str:

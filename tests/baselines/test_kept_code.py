@@ -10,9 +10,9 @@ import pytest
 
 from baselines import AGENTS
 from baselines.agents import AgentEntry
-from baselines.comparison import ComparisonSettings, run_comparison
+from baselines.comparison import ComparisonSettings, on_node, run_comparison
 from baselines.comparison.kept_code import FILE_NAME, KeptFiles, code_of, note_code, said_of_other_code
-from baselines.comparison.on_node import LIBRARIES, OWN_CODE
+from baselines.comparison.on_node import LIBRARIES, LIBRARIES_OF_AGENTS, OWN_CODE
 from baselines.comparison.progress import SilentProgress
 from tests.support.in_this_process import InThisProcess
 
@@ -76,6 +76,35 @@ def test_landscapes_of_other_code_are_told_too(tmp_path: Path) -> None:
     change(tmp_path / "expected", **{OWN_CODE: "another"})
     (said,) = compared(tmp_path, "random")
     assert "today's: 1 of 1 landscapes (another rrl-tune);" in said
+
+
+def test_a_library_that_some_agents_are_made_of_is_no_part_of_others_code(tmp_path: Path) -> None:
+    compared(tmp_path, "random")
+    for folder in (tmp_path / "expected", tmp_path / "runs" / "random"):
+        change(folder, optuna="1.0")
+    assert compared(tmp_path, "random") == []
+    assert set(code_of()) == set(code_of("random")) == {*LIBRARIES, OWN_CODE}
+    assert set(code_of("optuna-tpe")) == {*LIBRARIES, "optuna", OWN_CODE}
+    assert {name for entry in AGENTS.values() for name in entry.libraries} == set(LIBRARIES_OF_AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("found", "today", "said"),
+    [("", "5", "optuna was lacking, today 5"), ("5", "", "optuna 5, today lacking")],
+)
+def test_a_library_that_came_or_went_is_told(tmp_path: Path, found: str, today: str, said: str) -> None:
+    note_code(tmp_path, ["a.npy"], CODE | ({"optuna": found} if found else {}))
+    sentence = said_of_other_code(
+        tmp_path, [KeptFiles("runs of mine", [tmp_path / "a.npy"], 1, CODE | {"optuna": today})]
+    )
+    assert f"1 of 1 runs of mine ({said});" in str(sentence)
+
+
+def test_an_agent_whose_library_is_not_there_is_of_code_that_lacks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(on_node, "versions", lambda packages: dict(CODE))
+    assert code_of.__wrapped__("optuna-gp")["optuna"] == ""
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", "[1]", '[{"code": 1, "files": ["a"]}]'])
