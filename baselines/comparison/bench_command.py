@@ -16,7 +16,7 @@ from baselines.comparison import summary
 from baselines.comparison.bench_result import FILE_NAME, SCORED, BenchResult, result_of
 from baselines.comparison.comparison import check_comparisons, run_comparison
 from baselines.comparison.endings import make_output, told_in_a_sentence, warn
-from baselines.comparison.failures import FailedRun, RunsFailed
+from baselines.comparison.failures import FailedRun, NoResults, RunsFailed
 from baselines.comparison.progress import JobProgress, make_progress
 from baselines.comparison.ray_workers import executor
 from baselines.comparison.settings import ComparisonSettings
@@ -147,6 +147,8 @@ def _bench(bench: VersionedBench, options: BenchOptions, console: Console) -> No
         progress.close()
     if result is not None:
         _print_result(bench, options, result, console)
+    elif failure is not None:
+        raise NoResults(failure, options.out / FILE_NAME)
     if failure is not None:
         raise failure
 

@@ -12,7 +12,7 @@ from baselines import called_now
 from baselines.comparison import decisions, summary, tables, tensorboard
 from baselines.comparison.comparison import run_comparison
 from baselines.comparison.endings import make_output, told_in_a_sentence, warn
-from baselines.comparison.failures import RunsFailed
+from baselines.comparison.failures import NoResults, RunsFailed
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.progress import make_progress
 from baselines.comparison.settings import ComparisonSettings
@@ -41,6 +41,8 @@ def _compare(options: CompareOptions, console: Console) -> None:
         progress.close()
     if table is not None:
         write_results(options.out, table, settings, console)
+    elif failure is not None:
+        raise NoResults(failure, options.out / decisions.FILE_NAME)
     if failure is not None:
         raise failure
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from baselines.comparison.comparison import BENCH_FILE
-from baselines.comparison.failures import RunsFailed
+from baselines.comparison.failures import NoResults, RunsFailed
 from baselines.comparison.workers import WorkerDied
 from rrl.tuning.stop import Output
 from serving_adapter.options import fail, in_a_sentence, printable
@@ -51,7 +51,7 @@ def told_in_a_sentence(out: Path) -> Iterator[None]:
         if not _has_begun(out):
             fail(in_a_sentence(error))
         _end(f"{in_a_sentence(error)}; {go_on}", FAILED)
-    except (RunsFailed, WorkerDied, ReaderGone) as error:
+    except (RunsFailed, NoResults, WorkerDied, ReaderGone) as error:
         _end(f"{in_a_sentence(error)}; {go_on}", FAILED)
     except KeyboardInterrupt:
         _end(f"interrupted; {go_on}", INTERRUPTED)

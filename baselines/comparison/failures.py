@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.comparison.landscapes import Landscape
-from baselines.comparison.run import RunJob
+from baselines.comparison.run import FaultInRun, RunJob
 from baselines.comparison.workers import FiledJob
 from serving_adapter.whole_files import written_whole
 
@@ -45,6 +45,14 @@ class RunsFailed(RuntimeError):
         )
 
 
+class NoResults(RuntimeError):
+    """No agent has all of its runs, so no results are written; those of an earlier time are left there."""
+
+    def __init__(self, failure: RunsFailed, results: Path) -> None:
+        earlier = f", and those in {results.parent} are of an earlier time" if results.exists() else ""
+        super().__init__(f"{failure}; none is left, so no results are written{earlier}")
+
+
 @dataclass(frozen=True, eq=False)
 class AttemptJob(FiledJob):
     """A run, or the answer that it failed, so that the others go on.
@@ -64,11 +72,11 @@ class AttemptJob(FiledJob):
         except Exception as error:
             if _lacks_package(error):
                 raise
-            cause = error.__cause__ or error
+            cause = (error.__cause__ if isinstance(error, FaultInRun) else None) or error
             where = f"{self.run.load.scenario.name} with seed {self.run.seed}"
             said = next(iter(str(cause).splitlines()), "")
             why = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
-            return FailedRun(self.run.agent, where, why, "".join(traceback.format_exception(cause)))
+            return FailedRun(self.run.agent, where, why, "".join(traceback.format_exception(error)))
 
     def keep(self, result: np.ndarray | FailedRun) -> float | FailedRun:
         if not isinstance(result, FailedRun):

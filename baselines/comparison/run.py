@@ -27,6 +27,10 @@ SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_s
 """The spaces of `compile_kernels`: one without batches, one whose batch sizes leave others out."""
 
 
+class FaultInRun(RuntimeError):
+    """What was raised after an agent was made; its cause is the fault."""
+
+
 @dataclass(frozen=True, eq=False)
 class RunJob(FiledJob):
     """Lives one run, keeps its rows in a file, and answers the ratio of expected to lowest costs."""
@@ -50,7 +54,7 @@ class RunJob(FiledJob):
         try:
             return self._lived(agent, brought)
         except Exception as error:
-            raise RuntimeError(f"the run of {self} failed") from error
+            raise FaultInRun(f"the run of {self} failed") from error
         finally:
             agent.close()
 

@@ -183,11 +183,22 @@ def test_a_bench_of_whose_agents_none_is_whole_has_no_result(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(AGENTS, "oracle", FAILING)
+    arguments = ["v1", "--agents", "oracle", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as ended:
-        main(["v1", "--agents", "oracle", "--out", str(tmp_path / "out")])
+        main(arguments)
     assert ended.value.code == 1
-    assert "1 of 1 runs of oracle failed" in capsys.readouterr().err
-    assert not (tmp_path / "out" / "result.json").exists()
+    error = capsys.readouterr().err
+    assert "1 of 1 runs of oracle failed" in error
+    assert "; none is left, so no results are written; the finished runs" in error
+    path = tmp_path / "out" / "result.json"
+    assert not path.exists()
+    path.write_text("of an earlier time")
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert (
+        f"no results are written, and those in {path.parent} are of an earlier time"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_agent_that_cannot_act_on_a_later_scenario_is_named_before_any_run(

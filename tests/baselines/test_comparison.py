@@ -300,7 +300,9 @@ def test_a_run_that_fails_leaves_the_others_and_its_agent_out_of_the_table(tmp_p
     assert "mine on family-0, seed 1: failed" in progress.done
     assert len(progress.done) == 5  # the landscape, too
     own = tmp_path / "runs" / "mine"
-    assert "in act" in (own / "machine-000-seed-1.txt").read_text(encoding="utf-8")
+    told = (own / "machine-000-seed-1.txt").read_text(encoding="utf-8")
+    assert "in act" in told
+    assert "the run of mine on family-0, seed 1 failed" in told
 
     again = Silent()
     table = run_comparison(of, tmp_path, 1, {"mine": make}, again, executor=InThisProcess())
@@ -320,10 +322,28 @@ def test_an_agent_that_cannot_act_on_a_later_machine_fails_there_alone(tmp_path:
 
     of = settings("mine", machine="family:0,1", decisions=3)
     with pytest.raises(
-        RunsFailed, match=r"ValueError: too small a machine on family-1 with seed 0"
+        RunsFailed,
+        match=r"\(ValueError: agent 'mine' cannot act here: too small a machine on family-1 with seed 0\)",
     ) as caught:
         run_comparison(of, tmp_path, 1, {"mine": make}, Silent(), executor=InThisProcess())
     assert caught.value.whole is None
+
+
+def test_a_failure_is_told_by_its_own_error_whatever_caused_that(tmp_path: Path) -> None:
+    (job,) = jobs(tmp_path, settings("oracle"))
+
+    def make(task: Task, seed: int, background_training: bool = False) -> Agent:
+        try:
+            return {}["key"]
+        except KeyError as error:
+            raise RuntimeError("no such key in the table") from error
+
+    landscapes = [Landscape(np.ones(9), np.ones(9))] * job.load.decisions
+    failed = AttemptJob(replace(job, agent="mine", factory=make)).work(landscapes)
+    assert isinstance(failed, FailedRun)
+    assert failed.why == "RuntimeError: no such key in the table"
+    assert "KeyError" in failed.traceback
+    assert failed.traceback.endswith("RuntimeError: no such key in the table\n")
 
 
 def test_an_agent_whose_package_is_lacking_ends_the_comparison(tmp_path: Path) -> None:

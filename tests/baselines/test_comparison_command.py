@@ -162,6 +162,26 @@ def test_a_failed_run_is_told_at_the_end_and_the_results_are_of_the_other_agents
     assert set(read_decisions(tmp_path / "decisions.csv")["agent"]) == {"random", "oracle"}
 
 
+def test_where_no_agent_is_whole_the_results_there_are_said_to_be_of_an_earlier_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_this_process: None
+) -> None:
+    compare(tmp_path, "--agents", "oracle")
+    written = (tmp_path / "decisions.csv").read_bytes()
+    monkeypatch.setitem(AGENTS, "oracle", FAILING)
+    capsys.readouterr()
+    for out, end in (
+        (tmp_path, f"no results are written, and those in {tmp_path} are of an earlier time; the finished"),
+        (tmp_path / "new", "no results are written; the finished"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            compare(out, "--agents", "oracle", "--seeds", "2")
+        assert ended.value.code == 1
+        error = capsys.readouterr().err
+        assert f"tracebacks; none is left, so {end} runs are kept" in error
+        assert error.count("\n") == 1
+    assert (tmp_path / "decisions.csv").read_bytes() == written
+
+
 def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
     flags = (
         "--agents",
