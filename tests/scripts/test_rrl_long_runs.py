@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from baselines import capes, deeprm
+from baselines import AGENTS, capes, deeprm
 from baselines.comparison import comparison
 from baselines.comparison.decisions import run_dtype
 from envs.scenarios import expected_costs
@@ -25,9 +25,10 @@ from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, F
 from scripts.figures.rrl import contenders, courses, fig12, fig13, fig14, fig15, rules, sensitivity, theorem
 from scripts.figures.rrl.contenders import Contender, FirstDecisionGiven, random_start
 from scripts.figures.rrl.latency import LatencyFigure, Reduction
-from scripts.figures.rrl.long_runs import DYNAMIC, WIKI, LongRunsSetting, Panel, PanelRuns
+from scripts.figures.rrl.long_runs import DYNAMIC, WIKI, LongRunsSetting, Panel, PanelRuns, run_panel
 from scripts.figures.rrl.slo import RunsWithLimits
 from scripts.figures.rrl.small_world import ALIKE, BIASED, EXACT, SmallWorld, learn
+from tests.support.failing_agent import FAILING
 from tests.support.in_this_process import InThisProcess
 
 PNG = b"\x89PNG"
@@ -286,6 +287,34 @@ def test_the_figures_in_miniature_share_their_runs(
     assert len(of_fig14) == len(varied) + len(LOOKS)
     assert is_whole(fig13.run(out, 1, quick), out)
     assert len(kept_runs(quick)) == len(of_fig14) + len(LOOKS)
+
+
+def test_a_run_that_fails_ends_the_figure_in_a_sentence_that_names_its_folder(
+    quick: LongRunsSetting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(AGENTS, "mine", FAILING)
+    panel = Panel("a-panel", ("family:1060",), DYNAMIC, "instances=1,2", requests=5)
+    agents = {"mine": Contender("mine", "red", "-", "mine", starts="default")}
+    with pytest.raises(SystemExit) as ended:
+        run_panel(panel, agents, quick)
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert "failed (ValueError: a fault of the agent's own on family-1060 with seed 0)" in error
+    assert f"the finished runs are kept in {quick.kept / 'a-panel' / 'family-1060'}" in error
+    assert error.count("\n") == 1
+
+
+def test_a_figure_of_runs_of_other_code_says_so(
+    quick: LongRunsSetting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = Panel("a-panel", ("family:1060",), DYNAMIC, "instances=1,2", requests=5)
+    agents = {"random": Contender("random", "red", "-", "random")}
+    run_panel(panel, agents, quick)
+    assert capsys.readouterr().err == ""
+    for path in quick.kept.glob("*/*/runs/*/code.json"):
+        path.unlink()
+    run_panel(panel, agents, quick)
+    assert "goes on with results of other code than today's: 1 of 1 runs of random" in capsys.readouterr().err
 
 
 def test_resources_are_judged_by_utilisation(tmp_path: Path, quick: LongRunsSetting) -> None:

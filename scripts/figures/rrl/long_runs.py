@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 
 from baselines.comparison import ComparisonSettings, run_comparison
+from baselines.comparison.endings import told_in_a_sentence, warn
 from baselines.comparison.progress import PlainProgress
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
@@ -170,15 +171,19 @@ def run_panel(
 def _compared(
     settings: ComparisonSettings, folder: Path, contenders: Mapping[str, Contender]
 ) -> list[np.ndarray]:
-    """For each contender (seeds, decisions) rows of its runs on one machine."""
-    table = run_comparison(
-        settings,
-        folder,
-        resources.cores(),
-        more_agents=dict(zip(settings.agents, contenders.values(), strict=True)),
-        progress=PlainProgress(Console()),
-        warn=lambda text: None,
-    )
+    """For each contender (seeds, decisions) rows of its runs on one machine.
+
+    A run that fails ends the command.
+    """
+    with told_in_a_sentence(folder):
+        table = run_comparison(
+            settings,
+            folder,
+            resources.cores(),
+            more_agents=dict(zip(settings.agents, contenders.values(), strict=True)),
+            progress=PlainProgress(Console()),
+            warn=warn,
+        )
     rows = [table[table["agent"] == agent] for agent in settings.agents]
     return [each.reshape(settings.seeds, settings.decisions) for each in rows]
 
