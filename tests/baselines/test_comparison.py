@@ -334,7 +334,7 @@ def test_a_failure_is_told_by_its_own_error_whatever_caused_that(tmp_path: Path)
 
     def make(task: Task, seed: int, background_training: bool = False) -> Agent:
         try:
-            return {}["key"]
+            raise KeyError("key")
         except KeyError as error:
             raise RuntimeError("no such key in the table") from error
 

@@ -130,7 +130,8 @@ def test_documents_that_wait_to_be_read_count_in_what_all_may_hold(monkeypatch: 
 
 
 def test_a_document_whose_client_leaves_waits_no_more_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    service, reading, body = Service(), SlowReading(monkeypatch), body_of(LARGE)
+    service: Any = Service()
+    reading, body = SlowReading(monkeypatch), body_of(LARGE)
     bodies = Bodies(1 << 24, 2 * len(body))
     asgi = application(service, bodies)
 

@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from asyncio.constants import SSL_HANDSHAKE_TIMEOUT
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,9 @@ def test_only_what_lasts_delays_the_connections_after_one_that_could_not_be_take
 
     async def scenario() -> None:
         loop, opened = asyncio.get_running_loop(), asyncio.Event()
-        answers = iter([OSError(number, os.strerror(number)), ours])
+        answers: Iterator[Any] = iter([OSError(number, os.strerror(number)), ours])
 
-        async def accept(listener: socket.socket) -> tuple[socket.socket, None]:
+        async def accept(listener: socket.socket) -> tuple[Any, None]:
             answer = next(answers, None)
             if isinstance(answer, OSError):
                 raise answer
