@@ -204,7 +204,8 @@ def _stop_on_signals() -> StopSignal:
     def handle(number: int) -> None:
         if number not in ENDING_AT_ONCE:
             go_nowhere(terminals)
-        stop.set()
+        if not stop.is_set():  # The loop hears of a second one as well, before it ends by it.
+            stop.set()
 
     def note(number: int, frame: FrameType | None) -> None:
         stop.signal_number = stop.signal_number or number
