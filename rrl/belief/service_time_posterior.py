@@ -37,7 +37,10 @@ class ServiceTimePosterior:
     def __init__(self, table: ServiceTimeTable, cores: int | None, kinds: Sequence[Kind]) -> None:
         self._points = table.points
         self._usual_cores = float(cores or max(table.intra[-1], table.instances[-1]))
-        self._terms = self._all_terms(cores is not None, len(table.instances) > 1, kinds)
+        self._terms = {
+            h: process.with_one_by_one(known, table.one_by_one)
+            for h, known in self._all_terms(cores is not None, len(table.instances) > 1, kinds).items()
+        }
         self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._log_times_a_priori = self._expected_a_priori()
         self._forget()

@@ -1,6 +1,6 @@
 """The Gaussian process over ln of service times: what is known of them before any is seen.
 
-    ln S = ln S_1 + w · φ(i, a, n, b, u) + f(i, a, n, b, u) + χ · h(c, n) + own
+    ln S = ln S_1 + w · φ(i, a, n, b, u, o) + f(i, a, n, b, u) + χ · h(c, n) + own
 
 | symbol | here | meaning |
 |---|---|---|
@@ -18,6 +18,7 @@
 | (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
 | ln b | 0.6, 0.3 | batching |
 | ln u | -0.7, 0.5 | speed-up by nodes, near -1 in Fig. 3 of SERF; where u is a knob |
+| o | 0, 0.1 | requests are taken one by one; where both can be |
 
 The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by
 the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
@@ -35,6 +36,7 @@ from rrl.belief.learned_prior import Kind
 
 WEIGHTS = np.array([[0.0, 3.0], [-0.4, 0.45], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
 NODES_WEIGHT = np.array([-0.7, 0.5])
+ONE_BY_ONE_SD = 0.1
 AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b, ln(n·i·a) and ln u
 FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all of i, a, n, b, u
 CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
@@ -70,7 +72,7 @@ class Fit(NamedTuple):
 
 
 def terms(points: np.ndarray, hypothesis: Hypothesis, weights: np.ndarray) -> Terms:
-    """w · φ, whose weights (terms, 2) are given by mean and standard deviation."""
+    """w · φ without o, whose weights (terms, 2) are given by mean and standard deviation."""
     known = features(points, hypothesis)
     return _with_nodes(Terms(known @ weights[:, 0], known * weights[:, 1]), points)
 
@@ -79,6 +81,13 @@ def learned_terms(points: np.ndarray, cores: float, kind: Kind) -> Terms:
     """w · φ of a prior that was learned over machines of one kind."""
     known = learned_prior.features(points, cores)
     return _with_nodes(Terms(known @ kind.mean, known @ kind.factor), points)
+
+
+def with_one_by_one(known: Terms, one_by_one: np.ndarray) -> Terms:
+    """The same with the term of o (P,), where both can be."""
+    if not one_by_one.any():
+        return known
+    return Terms(known.mean, np.column_stack([known.factor, ONE_BY_ONE_SD * one_by_one]))
 
 
 def _with_nodes(known: Terms, points: np.ndarray) -> Terms:

@@ -1,8 +1,11 @@
 """The table of service times that a space needs, and its entries by number.
 
-An entry is S[u, i, a, c, n, b]: a batch of b requests that starts with n of c instances busy, i operators at
-once and a threads in each, on each of u nodes. The table holds those with n <= c, for the batch sizes of a
+An entry is S[o, u, i, a, c, n, b]: a batch of b requests that starts with n of c instances busy, i operators
+at once and a threads in each, on each of u nodes. The table holds those with n <= c, for the batch sizes of a
 coarse grid.
+
+o is 1 where requests are taken one by one, so that b = 1, and 0 where they may be batched. A batch of one is
+not the same in both: a server that never saw a larger one may give its memory back after each request.
 """
 
 from __future__ import annotations
@@ -23,15 +26,19 @@ class ServiceTimeTable:
         self.inter = np.asarray(values.get("inter_op_threads", (1,)))
         self.intra = np.asarray(values.get("intra_op_threads", (1,)))
         self.instances = np.asarray(values.get("instances", (1,)))
-        self.batch = _batch_grid(max(values.get("max_batch_size", (1,))))
+        most = max(values.get("max_batch_size", (1,)))
+        self.batch = _batch_grid(most)
+        both = most > 1 and 1 in values["max_batch_size"]
         busy = np.arange(1, self.instances[-1] + 1)
-        axes = (self.nodes, self.inter, self.intra, self.instances, busy, self.batch)
+        axes = (np.arange(1 + both), self.nodes, self.inter, self.intra, self.instances, busy, self.batch)
         self.shape = tuple(len(axis) for axis in axes)
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        used = grid[..., 4] <= grid[..., 3]
+        used = (grid[..., 5] <= grid[..., 4]) & ((grid[..., 0] == 0) | (grid[..., 6] == 1))
         self._number = np.full(self.shape, -1)
         self._number[used] = np.arange(used.sum())
-        points = np.roll(grid[used], -1, axis=-1).astype(float)  # (P, 6): i, a, c, n, b, u
+        self.one_by_one = grid[used][:, 0] == 1
+        """(P,) bool: o."""
+        points = np.roll(grid[used][:, 1:], -1, axis=-1).astype(float)  # (P, 6): i, a, c, n, b, u
         self.points = points if len(self.nodes) > 1 else points[:, :-1].copy()
         """(P, 5): i, a, c, n, b; and as a sixth u, where it is a knob."""
 
@@ -39,34 +46,50 @@ class ServiceTimeTable:
         """The number of the entry nearest to a batch size."""
         positions = self._positions(configuration)
         n = min(max(busy, 1), int(self.instances[positions[-1]])) - 1
-        return int(self._number[positions][n, self.nearest(batch_size)])
+        return int(self._number[positions][n, 0 if positions[0] else self.nearest(batch_size)])
 
     def entries(self, configuration: Configuration, batch_size: int) -> np.ndarray:
         """(c,) the numbers of the entries with 1 .. c busy."""
         positions = self._positions(configuration)
         c = int(self.instances[positions[-1]])
-        return np.asarray(self._number[positions][:c, self.nearest(batch_size)])
+        return np.asarray(self._number[positions][:c, 0 if positions[0] else self.nearest(batch_size)])
 
     def at(self, *positions: np.ndarray) -> np.ndarray:
-        """(K,) numbers of entries, given by their positions along the axes u, i, a, c, n, b."""
+        """(K,) numbers of entries, given by their positions along the axes o, u, i, a, c, n, b."""
         return np.asarray(self._number[positions])
+
+    def neighbour_by_batch(self, number: int, step: int) -> int | None:
+        """The entry of the next larger (1) or smaller (-1) batch size; None at an end of the grid."""
+        beside, end = number + step, len(self.points)
+        if not 0 <= beside < end or self.one_by_one[number] or self.one_by_one[beside]:
+            return None
+        return beside if 0 <= number % len(self.batch) + step < len(self.batch) else None
+
+    def neighbour_by_busy(self, number: int, step: int) -> int | None:
+        """The entry of one more (1) or one less (-1) instance busy; None where there are not so many."""
+        busy, instances = self.points[number, 3], self.points[number, 2]
+        if not 1 <= busy + step <= instances:
+            return None
+        return number + step * (1 if self.one_by_one[number] else len(self.batch))
 
     def nearest(self, batch_size: int) -> int:
         """The position of the batch size of the grid that is nearest by ratio."""
         return int(np.argmin(np.abs(np.log(self.batch / batch_size))))
 
     def times_s(self, log_times: np.ndarray) -> np.ndarray:
-        """(..., tables, N, B) S of every (u, i, a, c), row-major, from (..., P) ln S."""
+        """(..., tables, N, B) S of every (o, u, i, a, c), row-major, from (..., P) ln S."""
         leading = log_times.shape[:-1]
-        one = np.ones((*leading, 1))  # what has the number -1: n > c
+        one = np.ones((*leading, 1))  # what has the number -1: n > c, or b > 1 one by one
         tables = np.concatenate([np.exp(log_times), one], axis=-1)[..., self._number]
         return tables.reshape(*leading, -1, *self.shape[-2:])
 
-    def _positions(self, configuration: Configuration) -> tuple[int, int, int, int]:
+    def _positions(self, configuration: Configuration) -> tuple[int, int, int, int, int]:
+        one_by_one = int(self.shape[0] == 2 and configuration["max_batch_size"] == 1)
         nodes = int(np.searchsorted(self.nodes, configuration.get("nodes_per_unit", 1)))
         inter = int(np.searchsorted(self.inter, configuration.get("inter_op_threads", 1)))
         intra = int(np.searchsorted(self.intra, configuration.get("intra_op_threads", 1)))
-        return nodes, inter, intra, int(np.searchsorted(self.instances, configuration.get("instances", 1)))
+        instances = int(np.searchsorted(self.instances, configuration.get("instances", 1)))
+        return one_by_one, nodes, inter, intra, instances
 
 
 def _batch_grid(largest: int) -> np.ndarray:

@@ -265,9 +265,9 @@ class ServiceTimeModel:
 
     def _slope(self, number: int, offset: float) -> float:
         """d ln S / d ln b between an entry and its neighbour on the side of `offset`."""
-        step, batch = int(np.sign(offset)), self.table.batch
-        beside, on_grid = number + step, 0 <= number % len(batch) + step < len(batch)
-        if self._rounds == 0 or step == 0 or not on_grid:
+        step = int(np.sign(offset))
+        beside = self.table.neighbour_by_batch(number, step)
+        if self._rounds == 0 or step == 0 or beside is None:
             return float(WEIGHTS[-1, 0])
         distance = math.log(self.table.points[beside, 4] / self.table.points[number, 4])
         return float(self.log_times[beside] - self.log_times[number]) / distance
@@ -275,9 +275,8 @@ class ServiceTimeModel:
     def _busy_slope(self, number: int, beyond: float) -> float:
         """d ln S / d ln n between an entry and that of one more, or one less, busy."""
         step = int(np.sign(beyond))
-        beside = number + step * len(self.table.batch)
-        busy, instances = self.table.points[number, 3], self.table.points[number, 2]
-        if self._rounds == 0 or step == 0 or not 1 <= busy + step <= instances:
+        beside, busy = self.table.neighbour_by_busy(number, step), self.table.points[number, 3]
+        if self._rounds == 0 or step == 0 or beside is None:
             return 0.0
         distance = math.log((busy + step) / busy)
         return float(self.log_times[beside] - self.log_times[number]) / distance

@@ -21,6 +21,10 @@ Two machines are MiniLM's and EfficientNet-Lite0's as measured, and on a third t
 machines are as many more as asked for, under 0.4 to 0.85 of the load that Triton's default can serve. In
 *steps* the load of some of both doubles after 216 s, and is halved again after 144 s more.
 
+*One by one* are further random machines, on which everything takes longer where the largest batch is one: up
+to 1.5 times as long. On the real Triton EfficientNet-Lite0 took 1.4 times as long, since its processes gave
+back their memory after each request, which they do not once they had a larger batch. MiniLM took no longer.
+
 Nobody has a guard or a validation. What stays until the period is over is what the agent recommends, or has
 in force, after the measured intervals. It is compared with the best of the grid, by long simulations without
 drift but with those factors.
@@ -83,6 +87,7 @@ SPACE = ConfigurationSpace.parse(
     "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8,max_queue_delay_us=0"
 )
 IN_PLACE = frozenset({"instances"})
+TAKES_ONE_BY_ONE = SPACE.values[:, SPACE.names.index("max_batch_size")] == 1  # (size,)
 INTERVAL_S = 4.0
 NEAR_RATIO = 1.10  # times the best's latency
 SOON_INTERVALS = 5  # intervals after a step
@@ -114,10 +119,12 @@ MEASURED = {
     ),
 }
 LOADS = (("minilm", 96.0), ("minilm", 65.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))  # per s
+MOST_ONE_BY_ONE = 1.5  # how many times as long everything may take where the largest batch is one
 STEPPED = (("minilm", 96.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))
 STEPS = ((216.0, 0.55), (144.0, 1.1), (144.0, 0.55))  # s, of the load
 PERIOD_OF_AN_INTERVAL_S = 6.0  # a change included
 FIRST_STEPS_SEED = 100  # the random machines whose load steps are others
+FIRST_ONE_BY_ONE_SEED = 200  # and so are those
 AGAIN_SEED = 10_000  # added to a run's seed for the default agent's second run
 HEAD = (
     f"{'runs':30} {'agent':13} final / best  within 5%  settled  latency / best  / rule's  reloads  processes"
@@ -160,6 +167,7 @@ class SimulatedCase(NamedTuple):
     steps: tuple[tuple[float, float], ...]  # of the load: s, per s
     intervals: int  # measured, the start's included; then what it left stays
     seed: int
+    one_by_one: float = 1.0  # how many times as long everything takes where the largest batch is one
 
     @property
     def period_s(self) -> float:
@@ -211,10 +219,13 @@ class SimulatedTriton(SimulatedServing):
 
     latency_s = 0.0  # of all requests since the episode began
 
-    def __init__(self, *args: Any, unmodelled: np.ndarray, **kwargs: Any) -> None:
-        """`unmodelled` (size,): latency over what the queue says; the rest as of `SimulatedServing`."""
+    def __init__(self, *args: Any, unmodelled: np.ndarray, one_by_one: float = 1.0, **kwargs: Any) -> None:
+        """`unmodelled` (size,): latency over what the queue says; the rest as of `SimulatedServing`.
+
+        `one_by_one`: how many times as long everything takes where the largest batch is one.
+        """
         super().__init__(*args, **kwargs)
-        self._unmodelled = unmodelled
+        self._unmodelled, self._one_by_one = unmodelled, np.where(TAKES_ONE_BY_ONE, one_by_one, 1.0)
 
     @property
     def now_s(self) -> float:
@@ -233,7 +244,7 @@ class SimulatedTriton(SimulatedServing):
             reload = is_reload(self._in_force, number)
             self._in_force = number
             self._serve(SETTLE_S * (RELOAD_SETTLE_FACTOR if reload else 1.0), slowness)
-        self._simulation.machine = self.machine.slower(slowness)
+        self._slow_down(slowness)
         measurement = super()._measurement(number, watch)
         mean_ms = self._felt_ms(measurement.latency.mean_ms)
         self._count(measurement.completions, mean_ms)
@@ -242,11 +253,15 @@ class SimulatedTriton(SimulatedServing):
     def _serve(self, duration_s: float, slowness: float) -> None:
         """Requests that nobody measures."""
         simulation, until_s = self._simulation, self.now_s + duration_s
-        simulation.machine = self.machine.slower(slowness)
+        self._slow_down(slowness)
         times_s = self._stream.take_before(until_s)
         configuration = self.space.configuration(self._in_force)
         outcome = simulation.run(times_s, self._work(len(times_s)), configuration, until_s)
         self._count(len(outcome.finish_s), self._felt_ms(outcome.summaries()[0].mean_ms))
+
+    def _slow_down(self, slowness: float) -> None:
+        """Everything takes so many times as long from now on."""
+        self._simulation.machine = self.machine.slower(slowness * float(self._one_by_one[self._in_force]))
 
     def drained_s(self) -> float:
         """Latency of what waits now, served to its end."""
@@ -304,12 +319,24 @@ def measured_machine(name: str) -> Machine:
     return small_machine(list(times_as_long), table_s)
 
 
+def one_by_one_of(seed: int) -> float:
+    """How many times as long a random machine takes for everything where the largest batch is one."""
+    log_most = math.log(MOST_ONE_BY_ONE)
+    return math.exp(np.random.default_rng([seed, FIRST_ONE_BY_ONE_SEED]).uniform(0.0, log_most))
+
+
 @cache
-def true_costs_ms(machine: str | int, rate_per_s: float) -> np.ndarray:
+def true_costs_ms(machine: str | int, rate_per_s: float, one_by_one: float = 1.0) -> np.ndarray:
     """(size,) mean latency without drift; `LARGEST_MS` where the queue grows for ever."""
-    scenario = Scenario(
-        machine_of(machine), str(machine), service_variation=VARIATION, carry_backlog=True, cores=CORES
-    )
+    usual = machine_of(machine)
+    if one_by_one == 1.0:
+        return _costs_ms(usual, str(machine), rate_per_s)
+    slower_ms = _costs_ms(usual.slower(one_by_one), f"{machine}-slower", rate_per_s)
+    return np.where(TAKES_ONE_BY_ONE, slower_ms, _costs_ms(usual, str(machine), rate_per_s))
+
+
+def _costs_ms(machine: Machine, name: str, rate_per_s: float) -> np.ndarray:
+    scenario = Scenario(machine, name, service_variation=VARIATION, carry_backlog=True, cores=CORES)
     bears = [scenario.machine.capacity_per_s(SPACE.configuration(k)) > rate_per_s for k in range(len(SPACE))]
     costs_ms = ExpectedCosts(scenario, SPACE, MeanLatency()).costs(rate_per_s)
     return np.where(bears, costs_ms, LARGEST_MS)
@@ -333,6 +360,10 @@ def cases_of(options: Options) -> dict[str, list[SimulatedCase]]:
     }
     first = options.first_machine
     found["random"] = [steady(k, random_machine(k)[1], k) for k in range(first, first + options.machines)]
+    slower = range(first + FIRST_ONE_BY_ONE_SEED, first + FIRST_ONE_BY_ONE_SEED + options.machines)
+    found["one by one"] = [
+        steady(k, random_machine(k)[1], k)._replace(one_by_one=one_by_one_of(k)) for k in slower
+    ]
     seeds = range(options.seeds // 2)
     found["steps"] = [stepped(name, rate_per_s, seed) for name, rate_per_s in STEPPED for seed in seeds]
     others = range(first + FIRST_STEPS_SEED, first + FIRST_STEPS_SEED + options.machines // 2)
@@ -356,6 +387,7 @@ def episode(
         start=TRITONS_DEFAULT,
         cores=CORES,
         unmodelled=case.unmodelled,
+        one_by_one=case.one_by_one,
     )
     seed = case.seed + (AGAIN_SEED if name == AGAIN else 0)
     agent = _agent(name, seed, settings)
@@ -400,7 +432,8 @@ def _judged(
     beyond_s: float,
 ) -> CaseOutcome:
     """`rates_per_s` and `numbers` of every interval; the last one ends so long beyond the period."""
-    costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
+    true_ms = {rate: true_costs_ms(case.machine, rate, case.one_by_one) for _, rate in case.steps}
+    costs_ms = {rate: each * case.unmodelled for rate, each in true_ms.items()}
     best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
     near = [
         bool(costs_ms[rate][number] <= NEAR_RATIO * best_ms[rate])

@@ -24,11 +24,11 @@ def knowing_all(excluded: frozenset[int] = frozenset()) -> Replay:
     """A replay that knows the machine's service times."""
     table = ServiceTimeTable(SPACE)
     replay = Replay(SPACE, table, np.random.default_rng(0), excluded)
-    times_s = np.ones((len(table.inter), len(table.intra), len(table.instances), *table.shape[-2:]))
+    times_s = np.ones(table.shape)
     for a, intra in enumerate(table.intra):
         for k, c in enumerate(table.instances):
             of_machine = MACHINE.table({"intra_op_threads": intra, "instances": c, "max_batch_size": 4})
-            times_s[0, a, k, :c] = of_machine[:, table.batch - 1]
+            times_s[:, 0, 0, a, k, :c] = of_machine[:, table.batch - 1]
     replay.refresh(times_s.reshape(-1, *times_s.shape[-2:]))
     return replay
 

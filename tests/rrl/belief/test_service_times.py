@@ -186,7 +186,7 @@ def test_draws_scatter_as_the_standard_deviations_say() -> None:
     drawn = np.log(model.draws(400, np.random.default_rng(0)))
     for number in (CENTRE, 60):
         knobs = SPACE.configuration(number)
-        table = np.ravel_multi_index(SPACE.indices[number][[1, 2, 0]], model.table.shape[1:4])
+        table = np.ravel_multi_index(SPACE.indices[number][[1, 2, 0]], model.table.shape[2:5])
         found = drawn[:, table, knobs["instances"] - 1, 0].std()
         assert found == pytest.approx(sd(model, number), rel=0.3, abs=0.01)
 
@@ -242,3 +242,23 @@ def test_another_configuration_that_comes_as_predicted_is_no_error_on_a_slow_mac
     expected_s = model.expected_s(another, 1)
     model.add(another, [row(n, 50, float(time_s)) for n, time_s in enumerate(expected_s, start=1)])
     assert model._squared_errors[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_batch_of_one_may_take_longer_where_requests_are_taken_one_by_one() -> None:
+    """It is not taken for a slow moment, and some of what was seen of two instances is expected of one."""
+    model = ServiceTimeModel(BATCHING)
+    two, one_by_one = {"instances": 2, "max_batch_size": 8}, {"instances": 2, "max_batch_size": 1}
+    for configuration, mean_s in [(two, 0.015), (one_by_one, 0.021)] * 3:
+        model.add(configuration, [row(1, 80, mean_s)])
+        model.fit()
+    assert model.log_slowness_ahead == pytest.approx(0.0, abs=0.1)
+    for instances, least, most in [(2, 1.35, 1.45), (1, 1.08, 1.4)]:
+        alone = model.expected_s({"instances": instances, "max_batch_size": 1}, 1)[0]
+        batched = model.expected_s({"instances": instances, "max_batch_size": 8}, 1)[0]
+        assert least < alone / batched < most
+
+
+def test_where_nothing_may_be_batched_there_is_one_kind_of_batches_of_one() -> None:
+    alone, both = (ConfigurationSpace.of(instances=[1, 2], max_batch_size=sizes) for sizes in ([1], [1, 8]))
+    assert not ServiceTimeModel(alone).table.one_by_one.any()
+    assert ServiceTimeModel(both).table.one_by_one.sum() == 3  # 1 of 1, 1 and 2 of 2 instances busy

@@ -36,7 +36,7 @@ def numbered(instances: int, intra_op_threads: int = 1, max_batch_size: int = 1)
     return SPACE.number(knobs | {"max_queue_delay_us": 0})
 
 
-def simulated(start: int, unmodelled: np.ndarray) -> SimulatedTriton:
+def simulated(start: int, unmodelled: np.ndarray, one_by_one: float = 1.0) -> SimulatedTriton:
     return SimulatedTriton(
         measured_machine("minilm"),
         SPACE,
@@ -45,6 +45,7 @@ def simulated(start: int, unmodelled: np.ndarray) -> SimulatedTriton:
         start=SPACE.configuration(start),
         cores=CORES,
         unmodelled=unmodelled,
+        one_by_one=one_by_one,
     )
 
 
@@ -111,6 +112,29 @@ def test_all_latency_is_by_the_factor_of_what_is_in_force() -> None:
     more_s = summed_s(of_one)[1] - after_s, summed_s(of_three)[1] - after_s
     assert min(more_s) > 0
     assert sum(more_s) == pytest.approx(after_s)
+
+
+@pytest.mark.parametrize(("max_batch_size", "longer"), [(1, 1.4), (8, 1.0)])
+def test_everything_takes_longer_where_the_largest_batch_is_one(max_batch_size: int, longer: float) -> None:
+    def of_one_s(one_by_one: float) -> float:
+        env = simulated(numbered(1, max_batch_size=max_batch_size), np.ones(len(SPACE)), one_by_one)
+        _, info = env.reset(seed=1)
+        row = info["measurement"].telemetry[0]
+        return row.total_s / row.count
+
+    assert of_one_s(1.4) == pytest.approx(longer * of_one_s(1.0), rel=0.01)
+    usual_ms, slower_ms = true_costs_ms("minilm", 30.0), true_costs_ms("minilm", 30.0, 1.4)
+    alone = numbered(2, max_batch_size=max_batch_size)
+    assert (slower_ms > 1.3 * usual_ms)[alone] == (longer > 1)
+    assert (slower_ms == usual_ms)[alone] == (longer == 1)
+
+
+def test_machines_of_the_row_one_by_one_are_up_to_half_slower_there_and_others_are_not() -> None:
+    found = cases_of(Options(machines=20))
+    factors = [case.one_by_one for case in found.pop("one by one")]
+    assert 1.0 < min(factors) < 1.1
+    assert 1.4 < max(factors) < 1.5
+    assert {case.one_by_one for cases in found.values() for case in cases} == {1.0}
 
 
 def test_what_no_service_time_tells_of_is_the_runs_own() -> None:
@@ -209,7 +233,7 @@ def test_the_outcome_is_beside_the_best_peer_and_beside_the_rule() -> None:
 
 def test_runs_are_as_many_as_asked_for() -> None:
     counts = {label: len(cases) for label, cases in cases_of(Options(seeds=4, machines=6)).items()}
-    assert counts.pop("random") == 6
+    assert counts.pop("random") == counts.pop("one by one") == 6
     assert counts.pop("steps") == 3 * 2 + 3
     assert set(counts.values()) == {4}
 
