@@ -48,11 +48,12 @@ def rows(values: np.ndarray) -> Iterator[dict[str, object]]:
 
 
 def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
-    """Draws the (runs, decisions) arrival rates, with the first run's in front."""
+    """Draws the (runs, decisions) arrival rates, with the first run's in front. Axes may share their scale."""
+    others_reach = ax.get_ylim()[1]
     for k, rates in reversed(list(enumerate(rates_per_s))):
         colour, width = (figure_style.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
         ax.plot(np.arange(1, len(rates) + 1), rates, color=colour, linewidth=width, drawstyle="steps-mid")
-    ax.set_ylim(0, 1.1 * rates_per_s.max())
+    ax.set_ylim(0, max(others_reach, 1.1 * rates_per_s.max()))
     drawing.names(ax, "", "requests/s", f"{title} (black: run 1)")
 
 
