@@ -17,7 +17,7 @@ from scripts.benchmarks.tuner.real_traffic.model_error import (
     without,
 )
 
-RECORDED = Path(__file__).parents[2] / "recorded"
+RECORDED = Path(__file__).parents[4] / "recorded"
 
 
 def test_nothing_is_expected_of_the_first_interval_and_what_was_seen_of_later_ones() -> None:
