@@ -215,14 +215,10 @@ def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) 
 
 def _speed_ups(belief: Belief, present: Configuration, rng: np.random.Generator) -> np.ndarray:
     """(WORLDS_DRAWN, tables, 1, 1) what other numbers of threads change beyond what the process admits."""
-    table = belief.service_times.table
-    inter = np.log(table.inter / present.get("inter_op_threads", 1))
-    intra = np.log(table.intra / present.get("intra_op_threads", 1))
-    exponents = THREADS_SD * rng.standard_normal((WORLDS_DRAWN, 2, 1, 1))
-    logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (WORLDS_DRAWN, inter, intra)
-    per_table = np.repeat(logs[:, None, ..., None], len(table.nodes), axis=1)
-    per_table = np.repeat(per_table, len(table.instances), axis=-1)
-    result: np.ndarray = np.exp(per_table).reshape(WORLDS_DRAWN, -1, 1, 1)
+    now = [present.get(name, 1) for name in ("inter_op_threads", "intra_op_threads")]
+    exponents = THREADS_SD * rng.standard_normal((WORLDS_DRAWN, 2))
+    logs = exponents @ np.log(belief.service_times.table.table_threads / now).T
+    result: np.ndarray = np.exp(logs)[..., None, None]
     return result
 
 

@@ -37,10 +37,8 @@ class ServiceTimePosterior:
     def __init__(self, table: ServiceTimeTable, cores: int | None, kinds: Sequence[Kind]) -> None:
         self._points = table.points
         self._usual_cores = float(cores or max(table.intra[-1], table.instances[-1]))
-        self._terms = {
-            h: process.with_one_by_one(known, table.one_by_one)
-            for h, known in self._all_terms(cores is not None, len(table.instances) > 1, kinds).items()
-        }
+        self._one_by_one = table.one_by_one
+        self._terms = self._all_terms(cores is not None, len(table.instances) > 1, kinds)
         self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._log_times_a_priori = self._expected_a_priori()
         self._forget()
@@ -195,6 +193,9 @@ class ServiceTimePosterior:
         means = np.array([each.mean for each in self._terms.values()])
         return np.asarray(plausibility @ means / plausibility.sum())
 
+    def _with_one_by_one(self, known: Terms) -> Terms:
+        return process.with_one_by_one(known, self._one_by_one)
+
     def _all_terms(
         self, cores_known: bool, may_crowd: bool, kinds: Sequence[Kind]
     ) -> dict[Hypothesis, Terms]:
@@ -206,14 +207,15 @@ class ServiceTimePosterior:
             for own_sd in OWN_SDS
         ]
         of_cores = {
-            (h.cores, h.utilisation): process.terms(self._points, h, WEIGHTS) for h in generic
+            (h.cores, h.utilisation): self._with_one_by_one(process.terms(self._points, h, WEIGHTS))
+            for h in generic
         }  # many hypotheses share them
         found = {h: of_cores[h.cores, h.utilisation] for h in generic}
         for kind in kinds:
             field = kind.field_sd / math.sqrt(5 * AXIS_SD**2 + FIELD_SD**2)
             fewest, most = kind.cores
             for c in sorted({h.cores for h in generic if fewest <= h.cores <= most}):
-                terms = process.learned_terms(self._points, c, kind)
+                terms = self._with_one_by_one(process.learned_terms(self._points, c, kind))
                 for own_sd in OWN_SDS[:2]:
                     found[Hypothesis(c, 1.0, False, own_sd, kind.name, field)] = terms
         return found

@@ -38,21 +38,24 @@ class ServiceTimeTable:
         self._number[used] = np.arange(used.sum())
         self.one_by_one = grid[used][:, 0] == 1
         """(P,) bool: o."""
+        tables = np.stack(np.meshgrid(*axes[:-2], indexing="ij"), axis=-1).reshape(-1, len(axes) - 2)
+        self.table_threads = tables[:, 2:4]
+        """(tables, 2): i and a of every (o, u, i, a, c), row-major."""
         points = np.roll(grid[used][:, 1:], -1, axis=-1).astype(float)  # (P, 6): i, a, c, n, b, u
         self.points = points if len(self.nodes) > 1 else points[:, :-1].copy()
         """(P, 5): i, a, c, n, b; and as a sixth u, where it is a knob."""
 
     def entry(self, configuration: Configuration, busy: int, batch_size: int) -> int:
         """The number of the entry nearest to a batch size."""
-        positions = self._positions(configuration)
+        positions = self._positions(configuration, batch_size)
         n = min(max(busy, 1), int(self.instances[positions[-1]])) - 1
-        return int(self._number[positions][n, 0 if positions[0] else self.nearest(batch_size)])
+        return int(self._number[positions][n, self.nearest(batch_size)])
 
     def entries(self, configuration: Configuration, batch_size: int) -> np.ndarray:
         """(c,) the numbers of the entries with 1 .. c busy."""
-        positions = self._positions(configuration)
+        positions = self._positions(configuration, batch_size)
         c = int(self.instances[positions[-1]])
-        return np.asarray(self._number[positions][:c, 0 if positions[0] else self.nearest(batch_size)])
+        return np.asarray(self._number[positions][:c, self.nearest(batch_size)])
 
     def at(self, *positions: np.ndarray) -> np.ndarray:
         """(K,) numbers of entries, given by their positions along the axes o, u, i, a, c, n, b."""
@@ -83,8 +86,10 @@ class ServiceTimeTable:
         tables = np.concatenate([np.exp(log_times), one], axis=-1)[..., self._number]
         return tables.reshape(*leading, -1, *self.shape[-2:])
 
-    def _positions(self, configuration: Configuration) -> tuple[int, int, int, int, int]:
-        one_by_one = int(self.shape[0] == 2 and configuration["max_batch_size"] == 1)
+    def _positions(self, configuration: Configuration, batch_size: int) -> tuple[int, int, int, int, int]:
+        """A request of several items is a batch of so many, though no other may join it."""
+        alone = self.shape[0] == 2 and configuration["max_batch_size"] == 1
+        one_by_one = int(alone and self.nearest(batch_size) == 0)
         nodes = int(np.searchsorted(self.nodes, configuration.get("nodes_per_unit", 1)))
         inter = int(np.searchsorted(self.inter, configuration.get("inter_op_threads", 1)))
         intra = int(np.searchsorted(self.intra, configuration.get("intra_op_threads", 1)))

@@ -1,7 +1,7 @@
 """Service times learned on the way: what telemetry says of one configuration, carried over to all others.
 
-A Gaussian process on the logarithm of the service time S[i, a, c, n, b]: of a batch of b requests that starts
-with n of c instances busy, i operators at once and a threads in each.
+A Gaussian process on the logarithm of the service time S of a batch of b requests that starts with n of c
+instances busy, i operators at once and a threads in each (`service_time_table`).
 
     ln S = ln S_1 + what `service_time_process` expects + what the interval shared (`drift`)
 
@@ -214,7 +214,7 @@ class ServiceTimeModel:
         self._rounds += 1
 
     def service_time_s(self, log_slowness: float = 0.0) -> np.ndarray:
-        """(tables, N, B) predicted S of every (i, a, c), row-major, with n = 1..N busy, b over `batch`."""
+        """(tables, N, B) predicted S of every table, row-major, with n = 1..N busy, b over `batch`."""
         return self.table.times_s(self.log_times + log_slowness)
 
     def expected_s(self, configuration: Configuration, batch_size: int) -> np.ndarray:
@@ -227,7 +227,7 @@ class ServiceTimeModel:
         return self.inflation * self._posterior.standard_deviations(numbers, beside)
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """(count, tables, N, B) S of every (i, a, c) as it may be: all entries drawn together."""
+        """(count, tables, N, B) S of every table as it may be: all entries drawn together."""
         drawn = self._posterior.draws(count, rng, self.inflation)
         return self.table.times_s(self.log_slowness_ahead + drawn)
 

@@ -20,8 +20,8 @@ MACHINE = family_machine(3)
 NUMBERS = np.arange(len(SPACE))
 
 
-def knowing_all(excluded: frozenset[int] = frozenset()) -> Replay:
-    """A replay that knows the machine's service times."""
+def knowing_all(excluded: frozenset[int] = frozenset(), one_by_one: float = 1.0) -> Replay:
+    """A replay that knows the service times, `one_by_one` times as long where the largest batch is one."""
     table = ServiceTimeTable(SPACE)
     replay = Replay(SPACE, table, np.random.default_rng(0), excluded)
     times_s = np.ones(table.shape)
@@ -29,6 +29,7 @@ def knowing_all(excluded: frozenset[int] = frozenset()) -> Replay:
         for k, c in enumerate(table.instances):
             of_machine = MACHINE.table({"intra_op_threads": intra, "instances": c, "max_batch_size": 4})
             times_s[:, 0, 0, a, k, :c] = of_machine[:, table.batch - 1]
+    times_s[1] *= one_by_one
     replay.refresh(times_s.reshape(-1, *times_s.shape[-2:]))
     return replay
 
@@ -52,6 +53,19 @@ def test_it_equals_the_simulator_for_the_same_arrivals_and_service_times() -> No
         assert found.mean_ms[number, 0] == pytest.approx(mean_ms)
         assert found.p95_ms[number, 0] == pytest.approx(p95_ms)
         assert found.completions[number, 0] == len(arrivals[0][0])
+
+
+def test_where_the_largest_batch_is_one_service_times_are_others() -> None:
+    usual, slower = knowing_all(), knowing_all(one_by_one=1.4)
+    alone = usual.max_batch_size == 1
+    ratio = usual.capacity_per_s / slower.capacity_per_s
+    np.testing.assert_allclose(ratio, np.where(alone, 1.4, 1.0))
+    arrivals, ones = as_windows(stretches(8.0, 1)), np.ones(len(SPACE))
+    ratio = (
+        slower.replayed(NUMBERS, ones, arrivals).mean_ms / usual.replayed(NUMBERS, ones, arrivals).mean_ms
+    )[:, 0]
+    assert (ratio[alone] > 1.3).all()
+    np.testing.assert_allclose(ratio[~alone], 1.0)
 
 
 def test_windows_alone_begin_with_an_empty_server() -> None:

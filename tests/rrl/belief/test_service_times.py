@@ -258,6 +258,32 @@ def test_a_batch_of_one_may_take_longer_where_requests_are_taken_one_by_one() ->
         assert least < alone / batched < most
 
 
+def test_a_request_of_several_items_is_a_larger_batch_though_no_other_may_join_it() -> None:
+    """Batches of 1, 4 and 8 were seen where they may be batched; then four items come in one request."""
+    model = ServiceTimeModel(BATCHING)
+    one_by_one = {"instances": 1, "max_batch_size": 1}
+    batched = [row(1, 50, 0.01 * size, size) for size in (1, 4, 8)]
+    for _ in range(2):
+        model.add({"instances": 1, "max_batch_size": 8}, batched)
+        model.fit()
+    for _ in range(2):
+        model.add(one_by_one, [row(1, 50, 0.04, 4)])
+        model.fit()
+    assert model.expected_s(one_by_one, 4)[0] == pytest.approx(0.04, rel=0.02)
+    assert model.expected_s(one_by_one, 1)[0] == pytest.approx(0.01, rel=0.05)
+
+
+def test_each_table_has_the_threads_of_its_configurations() -> None:
+    space = ConfigurationSpace.of(
+        instances=[1, 2], inter_op_threads=[1, 3], intra_op_threads=[1, 2, 4], max_batch_size=[1, 8]
+    )
+    table = ServiceTimeModel(space).table
+    found = np.exp(table.times_s(np.zeros(len(table.points)))).shape[0]
+    assert len(table.table_threads) == found == 2 * 2 * 2 * 3
+    numbers = table._number.reshape(found, -1)[:, 0]
+    np.testing.assert_array_equal(table.points[numbers][:, :2], table.table_threads)
+
+
 def test_where_nothing_may_be_batched_there_is_one_kind_of_batches_of_one() -> None:
     alone, both = (ConfigurationSpace.of(instances=[1, 2], max_batch_size=sizes) for sizes in ([1], [1, 8]))
     assert not ServiceTimeModel(alone).table.one_by_one.any()

@@ -122,7 +122,7 @@ def hits(name: str, seed: int) -> dict[tuple[str, int], Hit]:
     for column in COLUMNS:
         model = model_of(column, space, name)
         log_times = true_log_times(machine, model.table.points)
-        told = np.zeros(len(log_times), bool)
+        told = model.table.one_by_one.copy()  # which these machines do not know
         for count, number in enumerate(seen, start=1):
             configuration = space.configuration(int(number))
             model.add(configuration, telemetry(machine, configuration))
