@@ -140,7 +140,7 @@ class Record:
     rollback: bool  # whether the guard called for a rollback then
     learned: bool  # whether agent and averages take it in
     wall_time_s: float  # Unix time at the end of the interval
-    decision_ms: float = math.nan  # agent and guard together
+    decision_ms: float = math.nan  # agent and guard together, from the end of the interval before
     apply_ms: float = math.nan  # until the configuration was in force
     changed_at_s: tuple[float, ...] = ()  # Unix times of the changes of configuration since the last record
     not_taken: bool = False  # the server refused this configuration and kept what it had

@@ -81,6 +81,7 @@ class Tuning:
         self.resting = Resting(self.interval, *parts, self.foreign, self.records)
         ways = (self.put_in_force, self.leave)
         self.end = EndOfRun(env, guard, journal, self.in_force, self.telling, self.foreign, *ways)
+        self._thought_s = 0.0  # about the last interval, by agent and guard
         self.watching: Watching | None = None
         self.journal_rotation: Rotation | None = None
         if watches:
@@ -119,13 +120,17 @@ class Tuning:
         if self.stop():
             raise Stopped
         judged = (seen.number, seen.cost, seen.measurement, kind, seen.share, seen.settling)
+        began_s = time.perf_counter()
         judgement = self.guard.judge(*judged)
+        self._thought_s = time.perf_counter() - began_s
         if judgement.gap:
             nothing = replace(seen.measurement, gap=judgement.gap, gap_by_others=True)
             seen = replace(seen, measurement=nothing, cost=math.nan)
         left_to_others = watch.hands_off or seen.gave_way
         record = self.records.write(kind, choice, seen, judgement, decision_ms, left_to_others)
+        began_s = time.perf_counter()
         self._teach(record)
+        self._thought_s += time.perf_counter() - began_s
         self.telling.measured(record)
         if self.journal_rotation is not None:
             self.journal_rotation.after_interval()
@@ -175,7 +180,8 @@ class Tuning:
         choice = self.guard.admit(None if proposal is None else proposal.number)
         if proposal is not None and proposal.reason and choice.decision == "agent":
             choice = choice._replace(decision="table", reason=proposal.reason)
-        self.interval("tune", choice, decision_ms=1e3 * (time.perf_counter() - began_s))
+        took_s = self._thought_s + time.perf_counter() - began_s
+        self.interval("tune", choice, decision_ms=1e3 * took_s)
 
     def _proposal(self) -> Proposal:
         assert self.records.observation is not None

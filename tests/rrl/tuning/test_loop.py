@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +106,27 @@ def test_each_transition_begins_where_the_last_one_ended(tmp_path: Path) -> None
     records = read(tmp_path)[1]
     for before, after in pairwise(records):
         np.testing.assert_array_equal(after.transition.observation, before.transition.next_observation)
+
+
+def test_a_decision_takes_as_long_as_what_agent_and_guard_think_of_the_interval_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = tuning(tmp_path)
+    now_s = [0.0]
+    monkeypatch.setattr("rrl.tuning.loop.time.perf_counter", lambda: now_s[0])
+
+    def takes(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*args: object) -> object:
+            now_s[0] += seconds
+            return call(*args)
+
+        return slow
+
+    t.agent.update, t.agent.act = takes(1.0, t.agent.update), takes(2.0, t.agent.act)
+    t.guard.judge, t.guard.admit = takes(4.0, t.guard.judge), takes(8.0, t.guard.admit)
+    run(t)
+    by_agent = [r for r in read(tmp_path)[1] if r.kind == "tune" and r.decision == "agent"]
+    assert {round(r.decision_ms) for r in by_agent} == {15_000}
 
 
 def test_a_rollback_interval_does_not_ask_the_agent(tmp_path: Path) -> None:
