@@ -48,7 +48,10 @@ def rows(values: np.ndarray) -> Iterator[dict[str, object]]:
 
 
 def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
-    """Draws the (runs, decisions) arrival rates, with the first run's in front. Axes may share their scale."""
+    """Draws the (runs, decisions) arrival rates, with the first run's in front.
+
+    Axes may share their scale, so it reaches as far as what was drawn before.
+    """
     others_reach = ax.get_ylim()[1]
     for k, rates in reversed(list(enumerate(rates_per_s))):
         colour, width = (figure_style.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
