@@ -9,7 +9,7 @@ modules have for each other are changed as it is built:
 | `from envs.live import LiveServing` | `from rrl.envs.live import LiveServing` |
 | `"baselines.capes:PAPER"`, a text that is a module's name | `"rrl.baselines.capes:PAPER"` |
 
-The pages of the documentation that errors name lie in `rrl/docs` (`serving_adapter.help_pages`).
+The pages of the documentation that errors name lie in `rrl/docs` (`serving_adapter.flags.help_pages`).
 
 `tests/test_wheel.py` looks for names that were missed. An editable install has the tree as it is, where
 `rrl.envs` is another name for `envs` (`rrl.checkout_names`).

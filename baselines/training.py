@@ -42,7 +42,7 @@ from rrl.journal import FILE_NAME, Journal
 from rrl.objective import Objective, make_objective, unit_of
 from rrl.records import SIMULATION, Decision, Header, Kind, Record
 from rrl.space import ConfigurationSpace
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say
 from serving_adapter.whole_files import check_place
 

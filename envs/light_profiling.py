@@ -38,7 +38,7 @@ from rrl.queueing.machine import Machine
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
 from serving_adapter.control_key import read_control_key
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.target import Overtaken, Target, TargetError, open_target
 from serving_adapter.whole_files import check_place
 

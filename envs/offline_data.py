@@ -36,7 +36,7 @@ from tyro.conf import UseAppendAction
 from envs.serving import action_space_of, observation_space_of
 from rrl.journal import folder_of, read
 from rrl.records import Header, Record
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say
 
 FROM_BEFORE: dict[str, Any] = {

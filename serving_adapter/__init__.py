@@ -8,6 +8,7 @@
 | `models` | the models that the server runs |
 | `model_store` | weights that the processes of a machine share (`rrl-store`) |
 | `parity` | parity models: coding, training, evaluation (`rrl-parity`) |
+| `flags` | command lines made from dataclasses |
 
 | module | what is in it |
 |---|---|
@@ -16,7 +17,6 @@
 | `model_configuration` | the knobs as fields of a Triton ModelConfig |
 | `tensors` | data types and specifications of tensors |
 | `messages` | messages between processes of one machine |
-| `options` | command lines made from dataclasses |
 | `resources` | how busy this machine's processors are |
 | `stop_signal` | SIGTERM and SIGINT as an event |
 | `whole_files` | files that appear whole or not at all |

@@ -23,7 +23,7 @@ from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import AgentSummary
 from envs.scenarios.bench import BENCHES, VersionedBench
 from envs.scenarios.public_traces import TRACES, find_traces
-from serving_adapter.options import Command, parse_command
+from serving_adapter.flags.parsing import Command, parse_command
 
 ORACLE = "oracle"  # What every score is relative to.
 TRACES_FOLDER = "traces"  # In the results: public traces as they are replayed.

@@ -16,7 +16,7 @@ from baselines.comparison.failures import NoResults, RunsFailed
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.progress import make_progress
 from baselines.comparison.settings import ComparisonSettings
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 
 def main(argv: list[str] | None = None) -> None:

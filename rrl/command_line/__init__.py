@@ -33,7 +33,7 @@ from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.command_line.what_if import WhatIfOptions, what_if
 from rrl.tuning.stop import STOPPING, Stop, Stopped
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 
 __all__ = ["main"]
 

@@ -41,7 +41,7 @@ from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.target import Overtaken, Target, TargetError
 
 SIMULATED_REQUESTS = 2000  # For each configuration, to advise from a machine file.

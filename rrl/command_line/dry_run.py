@@ -20,8 +20,8 @@ from rrl.knobs import in_words
 from rrl.objective import Objective
 from rrl.records import NO_END
 from rrl.tuning.settings import baseline_for
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.load.concurrencies import parse_concurrencies
-from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target import Target, TargetError
 
 MINUTE_S = 60.0

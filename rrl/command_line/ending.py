@@ -9,7 +9,7 @@ from rrl.records import Header
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.restore import TargetClaim
 from rrl.views.summary import RunSummary
-from serving_adapter.options import in_a_sentence
+from serving_adapter.flags.parsing import in_a_sentence
 from serving_adapter.target import LeaseTaken, NoSuchKnob, NotPutBack, TargetError, TargetLost
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # Exit codes. Wrong use is 2.

@@ -19,7 +19,7 @@ from rrl.tuning.stop import Output
 from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise
 from rrl.views.summary_json import FILE_NAME as SUMMARY
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.target import TargetError
 from serving_adapter.target.installed_targets import target_class
 

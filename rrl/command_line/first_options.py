@@ -13,7 +13,7 @@ from rich.prompt import Prompt
 from rrl.command_line.options.model_analyzer_search import USUAL_CONCURRENCY
 from rrl.objective import OF_OWN_LOAD, make_objective
 from serving_adapter.address import ServerAddress, scheme_of
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.whole_files import written_whole
 
 OBJECTIVES = {

@@ -51,7 +51,7 @@ from rrl.views.exports import export, print_places, print_result
 from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.target import Overtaken, TargetError
 
 

@@ -17,7 +17,7 @@ from rrl.objective import in_unit, make_objective
 from rrl.records import Header
 from rrl.views.summary import summarise
 from rrl.views.what_if import CONFIDENCE, Learned, Outlook, WhatIf
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 
 
 @dataclass(frozen=True)

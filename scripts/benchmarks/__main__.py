@@ -9,7 +9,7 @@ import sys
 from typing import NamedTuple
 
 from scripts.kept_rows import OtherSetting
-from serving_adapter.options import fail
+from serving_adapter.flags.parsing import fail
 from serving_adapter.standard_streams import say
 
 

@@ -20,7 +20,7 @@ from scripts.figures.head_to_head import head_to_head_tables, kept_runs
 from scripts.figures.reach import reach_table
 from scripts.figures.result import FigureResult
 from scripts.figures.rrl.long_runs import LongRunsSetting
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say
 
 

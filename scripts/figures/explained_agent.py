@@ -26,8 +26,8 @@ from rrl.guided.agent import Guided
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import BLUE, GRID, INK, SOFT, VERMILION, blank_figure, plain
+from serving_adapter.flags.parsing import parse
 from serving_adapter.load.arrivals import make_arrivals
-from serving_adapter.options import parse
 
 SPACE = ConfigurationSpace.of(instances=range(1, 9), intra_op_threads=range(1, 9))
 SHOWN = (1, 5, 40)  # decisions after which the beliefs are drawn

@@ -32,8 +32,8 @@ from scripts.benchmarks.store.running_store import RunningStore, running_store
 from scripts.benchmarks.store.weight_files import MIB, warm, write_pickled, write_weights
 from scripts.pipeline.functions import Decoder
 from serving_adapter import own_process
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
-from serving_adapter.options import parse
 
 STORE = "serving_adapter.model_store.command_line"
 SHARED = "rrl-store run"

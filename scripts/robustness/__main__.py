@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import NamedTuple
 
-from serving_adapter.options import fail, parse
+from serving_adapter.flags.parsing import fail, parse
 
 
 class RobustnessMachine(NamedTuple):

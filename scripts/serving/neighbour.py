@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 LENGTHS_S = (5.0, 60.0)  # of a spell of work or of a pause
 SHARES = (0.3, 1.0)  # of one core, in a spell of work

@@ -11,8 +11,8 @@ from pathlib import Path
 from scripts.triton_server.installation import DEFAULT, install
 from scripts.triton_server.repository import TENSORS, ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.knob_limits import check
-from serving_adapter.options import fail, parse
 
 # What one instance just bears without batching, on 2 cores: a start that is worth tuning.
 RATES_PER_S = {"minilm": 80, "efficientnet_lite0": 25}

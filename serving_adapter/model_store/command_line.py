@@ -17,12 +17,12 @@ import psutil
 import yaml
 from tyro.conf import UseAppendAction
 
+from serving_adapter.flags.parsing import Command, fail, in_a_sentence, parse_command
 from serving_adapter.model_store import questions
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, endpoint_in
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.unchanged_programs.run_program import RunOptions, run_program, split
-from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
 from serving_adapter.secret_file import read_secret
 from serving_adapter.standard_streams import keep_standard_streams, log_to_standard_error

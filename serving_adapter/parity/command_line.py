@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from serving_adapter.flags.parsing import Command, fail, in_a_sentence, parse_command
 from serving_adapter.models import CLASSIFIERS
 from serving_adapter.models.classifiers import initialise, network
 from serving_adapter.models.loading import load_model
@@ -30,7 +31,6 @@ from serving_adapter.models.parity_metadata import (
     read_parity_metadata,
 )
 from serving_adapter.models.weights_files import save_weights
-from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.parity.datasets import Dataset, are_images, load_dataset
 from serving_adapter.parity.deployed import architecture as deployed_architecture
 from serving_adapter.parity.deployed import check_fit, load, options_of, outputs_for

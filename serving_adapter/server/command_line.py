@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from serving_adapter.address import bracketed
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
-from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.deployment import models_of
 from serving_adapter.server.fronts.first_front import FirstFront
 from serving_adapter.server.fronts.fronts import Fronts, NoOthers

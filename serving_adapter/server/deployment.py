@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from serving_adapter import resources
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.knob_limits import KNOBS, KNOBS_ON_CLUSTER, check
-from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.server import placement
 from serving_adapter.server.configuration import Knobs, Priorities, Protection
 from serving_adapter.server.options import ServeOptions

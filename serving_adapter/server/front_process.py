@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from serving_adapter.address import is_loopback_only
 from serving_adapter.control_key import KEY_VARIABLE
-from serving_adapter.options import fail, parse
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.server.command_line import run, serve
 from serving_adapter.server.fronts.orders import FrontOrder
 from serving_adapter.server.options import ServeOptions

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 
 from serving_adapter.address import ServerAddress, bracketed
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.http_exchange import parts_of
-from serving_adapter.options import fail, parse
 from serving_adapter.server.metrics.page_server import serve_application
 from serving_adapter.server.protocol.listening import check_free
 from serving_adapter.server.server_log import log_to_standard_error

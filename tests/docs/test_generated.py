@@ -12,7 +12,7 @@ import yaml
 from rrl.command_line.options.options import TuneOptions
 from scripts.docs.__main__ import REFERENCE, generated
 from scripts.docs.schema import tune_schema
-from serving_adapter.options import read_options_file
+from serving_adapter.flags.parsing import read_options_file
 from tests.support.pages import blocks
 
 EXAMPLE = REFERENCE / "rrl-tune.example.yaml"

@@ -20,7 +20,7 @@ import yaml
 from rrl.command_line.options.watch_options import WatchOptions
 from rrl.records import Header
 from serving_adapter.control_key import CONTROL_KEY_HEADER, KEY_VARIABLE
-from serving_adapter.options import read_options_file
+from serving_adapter.flags.parsing import read_options_file
 from tests.support import CHECKOUT
 from tests.support.runs.simulated_runs import tuned
 from tests.support.runs.tuned_runs import metrics_of

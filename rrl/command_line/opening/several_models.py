@@ -15,7 +15,7 @@ from rrl.command_line.options.option_values import run_folder
 from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.listener import Change
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 from serving_adapter.target import TargetError
 
 

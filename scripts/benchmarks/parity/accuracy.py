@@ -35,7 +35,7 @@ from scripts.benchmarks.parity.accuracy_recipes import (
     reach_points,
 )
 from scripts.benchmarks.parity.pair_training import AccuracyRow, PairTraining
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.parity.datasets import DataError, load_dataset
 from serving_adapter.parity.tasks import PARITY_LOSSES
 

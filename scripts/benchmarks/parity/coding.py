@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.parity.coding import ENCODERS, Encoder, coefficients, decode
 from serving_adapter.server.workers.arena import Arena, place
 

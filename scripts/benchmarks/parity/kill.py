@@ -31,8 +31,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from scripts.serving.metrics_page import summed
 from scripts.serving.processes import serving_with_metrics
+from serving_adapter.flags.parsing import parse
 from serving_adapter.models.loading import load_model
-from serving_adapter.options import parse
 
 WORKERS = 4
 TOLERANCE = 1e-3  # of logits: another batch, another order of additions

@@ -44,7 +44,7 @@ from scripts.benchmarks.parity.tail_rows import (
     TABLES,
     ServerAndLoad,
 )
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 REACH = {"gpu": 2.6, "cpu": 3.0}
 """The least ratio of the gaps in the paper (section 6.2.1)."""

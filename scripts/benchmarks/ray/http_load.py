@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from scripts.benchmarks.server.http_client import bodies, client, posted
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 Row = tuple[float, float, str]  # Unix time at which it was meant to be sent, latency in ms, status
 

@@ -46,7 +46,7 @@ from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.serving.served_agents import DEFAULT, RULE
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 TRUTH = "backlog"  # What waits at an interval's end waits into the next, as on a server.
 RATES_PER_S = RATE_PER_S * np.geomspace(0.7, 1.7, 7)

@@ -29,7 +29,7 @@ from scripts.kept_rows import KeptRows, setting_of
 from scripts.serving.against_sweep import AgainstSweep, Run, Window, searching, window_of
 from scripts.serving.client_log import Requests
 from scripts.serving.processes import check_under_way, ended_well, serving, started, tune_command
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target import OpenInferenceTarget
 from serving_adapter.target.ray_serve.ray_serve_target import RayServeTarget
 from serving_adapter.target.target import Target

@@ -29,11 +29,11 @@ from safetensors.torch import load_file
 
 from scripts.benchmarks.store.running_store import RunningStore, running_store, wait_until
 from scripts.benchmarks.store.weight_files import MIB, Shapes, write_weights
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.errors import NoRoom, UnknownModel
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 MODELS = 16
 SHAPES: Shapes = {"embedding": (64, 1024), "bias": (17,), "empty": (0, 3)} | {

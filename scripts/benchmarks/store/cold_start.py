@@ -49,9 +49,9 @@ from scripts.benchmarks.store.weight_files import (
     write_weights,
 )
 from scripts.kept_rows import KeptRows
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.protocol import model_store_pb2_grpc  # noqa: F401 (as grpc)
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 SMALL = (
     *("SqueezeNet-v1.0", "GoogLeNet", "ResNet18-v2", "ResNet50", "ResNet152", "WRN50-v2", "AlexNet"),

@@ -18,8 +18,8 @@ from typing import Any
 
 from scripts.benchmarks.store.running_store import running_store
 from scripts.benchmarks.store.weight_files import MIB, Shapes, touch, write_weights
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 LAYERS = 24  # transformer blocks, of which a share is frozen
 GRANULARITIES = ("model", "tensor", "auto")

@@ -34,8 +34,8 @@ from scripts.benchmarks.store.weight_files import (
     write_pickled,
     write_weights,
 )
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 REACH = 1.15
 PLACES = ("disk", "cached")

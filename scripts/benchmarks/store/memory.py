@@ -42,8 +42,8 @@ from scripts.benchmarks.store.weight_files import (
 )
 from scripts.serving.processes import started
 from serving_adapter import model_store
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
-from serving_adapter.options import parse
 
 TENSORS = 32
 WIDTH = 1024  # of a request to the served model: next to its weights, activations are small

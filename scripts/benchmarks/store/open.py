@@ -34,10 +34,10 @@ from scripts.benchmarks.store.weight_files import (
     write_pickled,
     write_weights,
 )
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.command_line import parse_size
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 SMALLEST, LARGEST = "SqueezeNet-v1.0", "VGG16-S4"
 NAMES = (

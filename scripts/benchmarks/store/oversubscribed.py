@@ -37,9 +37,9 @@ from scripts.benchmarks.store.weight_files import (
     write_pickled,
     write_weights,
 )
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 ROOM_SHARE = 1 / 3
 PARETO_SHAPE = 1.16  # of the Pareto distribution: that of four fifths for a fifth

@@ -42,10 +42,10 @@ from scripts.benchmarks.store.running_store import RunningStore, huge_pages_sett
 from scripts.benchmarks.store.weight_files import MIB, MODELS, TABLE_3, warm, write_pickled, write_weights
 from scripts.benchmarks.store.workload_report import print_tables, result
 from scripts.kept_rows import KeptRows, Row
+from serving_adapter.flags.parsing import parse
 from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.torch_side.tensors import state_dict
-from serving_adapter.options import parse
 
 Way = Literal["torch.load", "load_file", "lru", "reload-cost"]
 PRIVATE = {"torch.load": ".pt", "load_file": ".safetensors"}

@@ -34,7 +34,7 @@ from scripts.benchmarks.triton.served import (
     triton,
 )
 from scripts.serving.client_log import Requests
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 UTILISATION = 0.75
 CHANGES: tuple[Configuration, ...] = (

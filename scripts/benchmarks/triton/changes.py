@@ -22,7 +22,7 @@ import numpy as np
 from scripts.benchmarks.server.live_changes import VALUES
 from scripts.benchmarks.triton.served import LIGHT_MODEL, Traffic, Triton, load, triton
 from scripts.serving.client_log import Requests
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 RATE_PER_S = 20.0
 KINDS = {True: "in place", False: "by a reload"}

@@ -92,8 +92,8 @@ from scripts.figures.head_to_head import (
 from scripts.kept_rows import KeptRows, Row
 from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, SWEEP
 from scripts.triton_server.repository import TENSORS
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.load.arrivals import make_arrivals
-from serving_adapter.options import fail, parse
 
 PEERS = (DEFAULT, AGAIN, RULE, "gp-bandit", "quick-search", "quick-search-all", "optuna-tpe")
 

@@ -44,7 +44,7 @@ from scripts.serving.client_log import Requests
 from scripts.serving.processes import check_under_way, ended_well, tune_command
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target import OpenInferenceTarget
 from serving_adapter.target.open_inference.joint_target import JointTarget
 

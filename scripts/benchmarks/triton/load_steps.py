@@ -54,7 +54,7 @@ from scripts.benchmarks.triton.served import (
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, Ratio, Turns, mean_ms
 from scripts.serving.served_agents import DEFAULT, Served, TunedRun, settled_after, tuned_by_command
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 NEAR_RATIO = 1.10  # of the best for a load
 REACH_INTERVALS = 5

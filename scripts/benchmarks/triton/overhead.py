@@ -42,7 +42,7 @@ from scripts.benchmarks.triton.served import (
 from scripts.benchmarks.tuner.speed.overhead import cpu_at_record
 from scripts.serving.client_log import Requests
 from scripts.serving.processes import tune_command
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target.open_inference.metrics_page import FETCHES
 
 UTILISATION = 0.4  # of what the default configuration serves of a burst: any tuning fits beside it

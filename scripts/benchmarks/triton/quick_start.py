@@ -53,7 +53,7 @@ from scripts.serving.processes import tune_command
 from scripts.triton_server import model_analyzer
 from scripts.triton_server.repository import ADD_SUB, ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target import OpenInferenceTarget
 
 OURS, THEIRS, START = "rrl-tune", "Model Analyzer", "the start"

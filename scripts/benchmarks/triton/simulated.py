@@ -80,8 +80,8 @@ from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.served import TRITONS_DEFAULT
 from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
 from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, settled_after
+from serving_adapter.flags.parsing import parse
 from serving_adapter.load.arrivals import stepwise_poisson
-from serving_adapter.options import parse
 
 SPACE = ConfigurationSpace.parse(
     "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8,max_queue_delay_us=0"

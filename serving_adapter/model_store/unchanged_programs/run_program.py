@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from serving_adapter.flags.parsing import fail
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE
 from serving_adapter.model_store.unchanged_programs import on_path
-from serving_adapter.options import fail
 
 SEPARATOR = "--"
 PATH_VARIABLE = "PYTHONPATH"

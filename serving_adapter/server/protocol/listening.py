@@ -12,7 +12,7 @@ import grpc
 
 from serving_adapter.address import bracketed, is_loopback_only
 from serving_adapter.control_key import KEY_VARIABLE, read_control_key
-from serving_adapter.options import fail
+from serving_adapter.flags.parsing import fail
 from serving_adapter.resources import allow_descriptors
 from serving_adapter.secret_file import note_open_file
 from serving_adapter.server.protocol.keep_alive import GREATEST, KeepAliveOptions

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving_adapter.address import bracketed
-from serving_adapter.options import fail
+from serving_adapter.flags.parsing import fail
 from serving_adapter.resources import allow_descriptors
 from serving_adapter.server.protocol.listening import MAX_DESCRIPTORS, check_free
 from serving_adapter.server.rest.bodies import PART_BYTES

@@ -16,7 +16,7 @@ from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.stop import Stop
 from rrl.views.reference_table import Origin, ReferenceTable
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target import OpenInferenceTarget
 from tests.support.runs.fake_target import FakeClock, FakeTarget
 from tests.support.runs.running_command import QUICK, exit_code, in_force, two_by_two

@@ -15,7 +15,7 @@ from rrl.command_line.first_options import OBJECTIVES, asked
 from rrl.command_line.options.options import TuneOptions
 from rrl.objective import OBJECTIVES as ALL_OBJECTIVES
 from scripts.docs.commands import commands_page
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from tests.support.runs.running_command import answered, exit_code, in_force
 
 

@@ -16,7 +16,7 @@ from rrl.command_line.embedded.embedded import Embedded
 from rrl.command_line.opening import reach, several_models
 from rrl.command_line.options.option_values import seconds, tuning_intervals
 from rrl.command_line.options.options import TuneOptions
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from tests.support import CHECKOUT
 from tests.support.runs.running_command import exit_code
 

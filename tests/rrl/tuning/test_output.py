@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rrl.tuning.stop import Output
-from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.flags.parsing import fail, in_a_sentence
 
 HOSTILE = "model [/red]'[bold]x' \x1b[2J\x9b31m\x07:smile: no [/] end\u202e"
 SHOWN = "model [/red]'[bold]x' \ufffd[2J\ufffd31m\ufffd:smile: no [/] end\ufffd"

@@ -19,7 +19,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.server.command_line import prepared
 from serving_adapter.server.options import ServeOptions
 from tests.support.servers.running_server import RunningServer, start

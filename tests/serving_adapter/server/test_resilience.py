@@ -21,7 +21,7 @@ from safetensors.torch import save
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.parity.datasets import load_dataset
 from serving_adapter.server.command_line import prepared
 from serving_adapter.server.options import ServeOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving_adapter.address import is_loopback_only
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.tap.command_line import TapOptions
 
 

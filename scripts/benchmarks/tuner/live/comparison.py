@@ -53,7 +53,7 @@ from scripts.serving.served_agents import (
     tuned_by_command,
     tuned_in_the_loop,
 )
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 TUNERS = (DEFAULT, "rrl-paper", "capes", "optuna-tpe")
 

@@ -40,7 +40,7 @@ from rrl.records import Record
 from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change
 from scripts.serving.processes import tune_command
 from scripts.serving.served_agents import REACH, settled_after
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.whole_files import written_whole
 
 KNOBS = "instances=1:5,intra_op_threads=1:3,max_batch_size=1,2,4,8"

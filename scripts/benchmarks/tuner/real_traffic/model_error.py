@@ -29,7 +29,7 @@ from rrl.belief.belief import Belief
 from rrl.belief.model_error import ERROR_LIMIT
 from rrl.belief.several_models.joint import belief_of
 from rrl.objective import make_objective
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 NOISES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 

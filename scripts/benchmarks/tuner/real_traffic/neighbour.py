@@ -16,7 +16,7 @@ from typing import Any
 from scripts.benchmarks.tuner.real_traffic.report import result
 from scripts.benchmarks.tuner.real_traffic.run_and_sweep import Beside, TrafficOptions, measured
 from scripts.serving.processes import started
-from serving_adapter.options import fail, parse
+from serving_adapter.flags.parsing import fail, parse
 
 MODULE = "scripts.serving.neighbour"
 

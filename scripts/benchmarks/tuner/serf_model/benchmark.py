@@ -66,7 +66,7 @@ from scripts.benchmarks.tuner.serf_model.recorded_runs import RecordedRuns
 from scripts.serving.minilm_requests import TOKENS
 from scripts.serving.placement import cpu_seconds, place, place_server, split_cores
 from scripts.serving.processes import served, started
-from serving_adapter.options import fail, parse
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.resources import cores
 from serving_adapter.target import OpenInferenceTarget
 

@@ -42,8 +42,8 @@ from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.serving.served_agents import DEFAULT, RULE
+from serving_adapter.flags.parsing import fail, parse
 from serving_adapter.load.arrivals import Poisson
-from serving_adapter.options import fail, parse
 
 SMALL = ConfigurationSpace.parse("instances=1:4,intra_op_threads=1:2,max_batch_size=1,2,4,8")
 

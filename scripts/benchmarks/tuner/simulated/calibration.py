@@ -49,7 +49,7 @@ from scripts.benchmarks.tuner.simulated.rows import (
     rows_named,
     runs_of,
 )
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 NEW_ENTRY, KNOWN_ENTRY, NEW, AGAIN, ANY_ARRIVALS, ITS_ARRIVALS = PREDICTED = (
     "service time, new",

@@ -57,7 +57,7 @@ from scripts.benchmarks.tuner.simulated.failing_servers import (
 )
 from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 from scripts.serving.served_agents import DEFAULT
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 ALL_RULES = "all rules"
 CHANGES = ("chance_of_losses=0", "watch_s=1e9")

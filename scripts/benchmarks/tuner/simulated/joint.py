@@ -58,7 +58,7 @@ from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from scripts.kept_rows import KeptRows, Row, commit_of
 from scripts.serving.served_agents import settled_after
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 TOGETHER, IN_TURN = "guided", "in turn"
 REACH = 1.05

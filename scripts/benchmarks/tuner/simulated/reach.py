@@ -46,7 +46,7 @@ from scripts.benchmarks.tuner.simulated.rows import (
     runs_of,
 )
 from scripts.serving.served_agents import DEFAULT, RULE
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 ORACLE, PEER = "oracle", "gp-bandit"
 LARGEST_FIRST_TEN = 1.25

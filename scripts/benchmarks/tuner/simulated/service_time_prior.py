@@ -42,7 +42,7 @@ from rrl.measurement import ServiceTimes
 from rrl.queueing.machine import Machine
 from rrl.space import Configuration, ConfigurationSpace
 from scripts.benchmarks.tuner.simulated.coverage import cells
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 LARGE = "inter_op_threads=1,2,3,4,6,8,10,intra_op_threads=1,2,3,4,6,8,10,instances=1,2,3,4,6,8,10"
 SMALL = "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8"

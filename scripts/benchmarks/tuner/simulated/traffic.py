@@ -59,7 +59,7 @@ from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
 from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 from scripts.serving.neighbour import schedule
 from scripts.serving.served_agents import DEFAULT, RULE
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 SPACE = ConfigurationSpace.parse("instances=1:4,intra_op_threads=1:2,max_batch_size=1,2,4,8")
 START = {"instances": 1, "intra_op_threads": CORES, "max_batch_size": 1}

@@ -26,12 +26,12 @@ from rrl.views.reference_table import ReferenceTable
 from rrl.views.summary import reference_table_of, summarise
 from scripts.robustness.fuzz.readers import of_models
 from serving_adapter import model_configuration
+from serving_adapter.flags.parsing import read_options_file
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.options import LoadOptions
 from serving_adapter.load.own_requests import OwnRequests
 from serving_adapter.load.recordings import recorded_arrivals
 from serving_adapter.load.trace_files import read_trace
-from serving_adapter.options import read_options_file
 from serving_adapter.recent_arrivals import unpack_answer
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.workers.fault_file import read_faults

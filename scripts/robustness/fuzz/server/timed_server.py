@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.server import command_line
 from serving_adapter.server.options import ServeOptions
 

@@ -9,7 +9,7 @@ import yaml
 
 from rrl.command_line.options.from_model_analyzer import defaults
 from rrl.command_line.options.options import TuneOptions
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from tests.support.runs.running_command import exit_code
 
 FILE = "ma.yaml"

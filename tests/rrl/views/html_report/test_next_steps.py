@@ -15,7 +15,7 @@ from rrl.views.exports import write_views
 from rrl.views.html_report import next_steps, page
 from rrl.views.html_report.run_view import RunView
 from rrl.views.summary import summarise
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
 from tests.support.runs import simulated_runs as runs
 from tests.support.runs.shown_report import section, text

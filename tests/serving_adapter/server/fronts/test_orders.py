@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 from serving_adapter.server.front_process import host_for_clients, on_node
 from serving_adapter.server.fronts.orders import FrontOrder, as_arguments
 from serving_adapter.server.options import ServeOptions

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import pytest
 from tyro.conf import Positional, UseAppendAction, arg
 
-from serving_adapter.options import parse
+from serving_adapter.flags.parsing import parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def test_behind_two_hyphens_there_are_no_flags(
 def test_the_box_stays_where_no_fault_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("serving_adapter.options.fault_in", lambda *_: "")
+    monkeypatch.setattr("serving_adapter.flags.parsing.fault_in", lambda *_: "")
     with pytest.raises(SystemExit) as caught:
         parse(CookOptions, ["--dish", "soup", "--heat", "hot"])
     assert caught.value.code == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rrl.command_line.options.options import TuneOptions
+from serving_adapter.flags.parsing import parse
 from serving_adapter.load.options import LoadOptions
-from serving_adapter.options import parse
 
 COMPLETE = """
 source "$1"

@@ -1,4 +1,4 @@
-"""The page of the documentation that helps with an error. `serving_adapter.options.fail` names it.
+"""The page of the documentation that helps with an error. `serving_adapter.flags.parsing.fail` names it.
 
 In a clone pages are named from its root. A wheel has them in `rrl/docs`, and they are named by their paths.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-INSTALLED = Path(__file__).resolve().parent.parent / "rrl"
+INSTALLED = Path(__file__).resolve().parents[2] / "rrl"
 
 PAGES = (
     (r"\bRay\b|--ray\b|\bray (start|status)\b|\bthe node at\b", "docs/how-to/cluster.md"),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional, UseAppendAction
 
-from serving_adapter.option_types import described, text_fits
+from serving_adapter.flags.value_types import described, text_fits
 
 NEGATIVE_NUMBER = re.compile(r"-(?:[\d.].*|inf|infinity|nan)$", re.IGNORECASE)  # as tyro tells it from a flag
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import tyro
 
-from serving_adapter.flag_faults import fault_in
-from serving_adapter.help_pages import page_for
-from serving_adapter.option_types import as_list, described, fitted
+from serving_adapter.flags.faults import fault_in
+from serving_adapter.flags.help_pages import page_for
+from serving_adapter.flags.value_types import as_list, described, fitted
 from serving_adapter.standard_streams import open_closed_streams
 from serving_adapter.yaml_text import yaml_file
 

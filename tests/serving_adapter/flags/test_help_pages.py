@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving_adapter.help_pages import ALL_FLAGS, PAGES, page_for
+from serving_adapter.flags.help_pages import ALL_FLAGS, PAGES, page_for
 from tests.support import CHECKOUT
 
 

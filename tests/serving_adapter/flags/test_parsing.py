@@ -11,7 +11,7 @@ import pytest
 from tyro.conf import UseAppendAction
 
 from serving_adapter import own_process
-from serving_adapter.options import Command, fail, parse, parse_command
+from serving_adapter.flags.parsing import Command, fail, parse, parse_command
 from tests.support import CHECKOUT
 
 
@@ -175,7 +175,7 @@ def test_a_command_whose_standard_streams_are_closed_does_its_work() -> None:
 def test_no_file_of_ours_takes_the_number_of_a_stream_that_was_closed() -> None:
     """What writes to standard output below Python, as torch does, must not write into a journal."""
     code = (
-        "import os, sys; from tests.serving_adapter.test_options import CookOptions, parse\n"
+        "import os, sys; from tests.serving_adapter.flags.test_parsing import CookOptions, parse\n"
         "parse(CookOptions, ['--dish', 'soup'])\n"
         "print('nowhere'); sys.stderr.write(f'{os.open(\"/\", 0)} {sys.stdin.read()!r}')"
     )
