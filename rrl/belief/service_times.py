@@ -1,7 +1,6 @@
 """Service times learned on the way: what telemetry says of one configuration, carried over to all others.
 
-A Gaussian process on the logarithm of the service time S of a batch of b requests that starts with n of c
-instances busy, i operators at once and a threads in each (`service_time_table`).
+A Gaussian process on the logarithm of the service time S, of the entries of `service_time_table`:
 
     ln S = ln S_1 + what `service_time_process` expects + what the interval shared (`drift`)
 
