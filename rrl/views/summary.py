@@ -15,6 +15,7 @@ from rrl.belief.several_models.joint import JointBelief
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
+from rrl.guarding.interval_memory import COMPARABLE_LOAD
 from rrl.guarding.settings import GuardSettings
 from rrl.measured_costs import costs_by_configuration
 from rrl.objective import unit_of
@@ -102,6 +103,12 @@ class RunSummary:
     @property
     def found_better(self) -> bool:
         return self.left != self.start.configuration
+
+    @property
+    def loads_compare(self) -> bool:
+        """Whether start and best met about the same load. Else their figures, as measured, say little."""
+        rates_per_s = sorted((self.start.arrival_rate_per_s, self.best.arrival_rate_per_s))
+        return not rates_per_s[1] > COMPARABLE_LOAD * rates_per_s[0]
 
     @property
     def gain(self) -> float:

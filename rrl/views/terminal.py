@@ -207,7 +207,7 @@ def result_table(header: Header, summary: RunSummary) -> Table:
     table = Table(title="result", title_justify="left", title_style="bold", header_style="dim")
     table.add_column("")
     table.add_column("configuration")
-    for name in ("mean ms", "p50", "p95", "p99", "queue", "service"):
+    for name in ("load/s", "mean ms", "p50", "p95", "p99", "queue", "service"):
         table.add_column(name, justify="right")
     if header.objective != "latency":
         table.add_column("cost", justify="right")
@@ -266,7 +266,8 @@ def gain_in_words(summary: RunSummary) -> str:
 
 
 def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:
-    figures = [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms]
+    figures = [standing.arrival_rate_per_s]  # Each was measured under the load of its own intervals.
+    figures += [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms]
     figures += [standing.queue_ms, standing.service_ms]
     if header.objective != "latency":
         figures.append(standing.cost)

@@ -122,7 +122,14 @@ def _notes(run: RunView, compares: bool) -> Children:
     if any(r.share < 1 for r in summary.start_records):
         n += " (the first of the start a short one, so that its users bore it for less)"
     whose = "both" if compares else "it"
-    notes = [
+    notes = []
+    if compares and not summary.loads_compare:
+        met = (summary.start.arrival_rate_per_s, summary.best.arrival_rate_per_s)
+        notes.append(
+            "The start met {} requests/s on average and the best {}, so these figures do not compare. "
+            "The gain is told at the same arrivals.".format(*map(ms, met))
+        )
+    notes += [
         f"n = {n}. The {CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "
         f"of the n scatters is taken from all that {whose} had in this run, and from what is usual."
     ]

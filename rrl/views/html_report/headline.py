@@ -192,6 +192,9 @@ def _before_after(name: str, run: RunView, field: str) -> Element:
     value = f"{ms(left)} ms" if math.isfinite(left) else NOTHING
     if math.isfinite(before):
         note = f"{ms(before)} ms with the start" if summary.found_better else "at the start, which stays"
+        if summary.found_better and before == getattr(summary.start, field) and not summary.loads_compare:
+            met = (summary.start.arrival_rate_per_s, summary.best.arrival_rate_per_s)
+            note += " at {} in place of {} requests/s".format(*map(ms, met))
     elif run.tells_percentiles or not math.isfinite(summary.start.mean_ms):
         note = "not measured with the start"
     else:

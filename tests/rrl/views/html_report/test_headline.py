@@ -115,6 +115,21 @@ def test_a_start_that_was_not_answered_is_told_from_a_target_without_percentiles
     assert p95 == "p95 latency–the target tells no percentiles"
 
 
+def test_figures_of_a_start_that_met_another_load_are_said_not_to_compare(good: runs.Run) -> None:
+    summary = summarise(*good)
+    assert summary.loads_compare
+    assert "in place of" not in text(by_class(shown(good), "tiles")[0])
+    start = replace(summary.start, arrival_rate_per_s=summary.best.arrival_rate_per_s / 2)
+    root = page.page(view(good, start=start), "", ())
+    met = f"at {ms(start.arrival_rate_per_s)} in place of {ms(summary.best.arrival_rate_per_s)} requests/s"
+    mean, p95 = (text(tile) for tile in list(by_class(root, "tiles")[0])[:2])
+    assert met in p95
+    assert met in mean  # as measured in turns; else it is what the best's arrivals would have cost the start
+    beside = page.page(view(good, start=start, start_beside_best_ms=2 * summary.best.mean_ms), "", ())
+    assert met not in text(by_class(beside, "tiles")[0][0])
+    assert "these figures do not compare" in text(section(root, "compare"))
+
+
 def test_an_unfinished_run_says_so_and_shows_what_is_known(good: runs.Run) -> None:
     header, records = good
     root = shown((header, records[:9]), ended=False)
