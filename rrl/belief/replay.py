@@ -72,7 +72,7 @@ class Replay:
         self.unit_load = unit_loads(space, nodes)
         self._entries = table
         self._positions = (
-            (self.max_batch_size == 1).astype(int) * (table.shape[0] - 1),
+            np.where(self.max_batch_size == 1, table.shape[0] - 1, 0),  # o, where it is an axis
             np.searchsorted(table.nodes, knob.get("nodes_per_unit", ones)),
             np.searchsorted(table.inter, inter),
             np.searchsorted(table.intra, intra),

@@ -63,10 +63,8 @@ class ServiceTimeTable:
 
     def neighbour_by_batch(self, number: int, step: int) -> int | None:
         """The entry of the next larger (1) or smaller (-1) batch size; None at an end of the grid."""
-        beside, end = number + step, len(self.points)
-        if not 0 <= beside < end or self.one_by_one[number] or self.one_by_one[beside]:
-            return None
-        return beside if 0 <= number % len(self.batch) + step < len(self.batch) else None
+        on_grid = 0 <= number % len(self.batch) + step < len(self.batch)
+        return None if self.one_by_one[number] or not on_grid else number + step
 
     def neighbour_by_busy(self, number: int, step: int) -> int | None:
         """The entry of one more (1) or one less (-1) instance busy; None where there are not so many."""

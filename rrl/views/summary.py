@@ -107,8 +107,13 @@ class RunSummary:
     @property
     def loads_compare(self) -> bool:
         """Whether start and best met about the same load. Else their figures, as measured, say little."""
-        rates_per_s = sorted((self.start.arrival_rate_per_s, self.best.arrival_rate_per_s))
-        return not rates_per_s[1] > COMPARABLE_LOAD * rates_per_s[0]
+        lower_per_s, higher_per_s = sorted(self.loads_met_per_s)
+        return not higher_per_s > COMPARABLE_LOAD * lower_per_s
+
+    @property
+    def loads_met_per_s(self) -> tuple[float, float]:
+        """The mean rate of arrivals while the start, and while the best, was measured."""
+        return self.start.arrival_rate_per_s, self.best.arrival_rate_per_s
 
     @property
     def gain(self) -> float:

@@ -124,10 +124,9 @@ def _notes(run: RunView, compares: bool) -> Children:
     whose = "both" if compares else "it"
     notes = []
     if compares and not summary.loads_compare:
-        met = (summary.start.arrival_rate_per_s, summary.best.arrival_rate_per_s)
         notes.append(
             "The start met {} requests/s on average and the best {}, so these figures do not compare. "
-            "The gain is told at the same arrivals.".format(*map(ms, met))
+            "The gain is told at the same arrivals.".format(*map(ms, summary.loads_met_per_s))
         )
     notes += [
         f"n = {n}. The {CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "

@@ -192,9 +192,8 @@ def _before_after(name: str, run: RunView, field: str) -> Element:
     value = f"{ms(left)} ms" if math.isfinite(left) else NOTHING
     if math.isfinite(before):
         note = f"{ms(before)} ms with the start" if summary.found_better else "at the start, which stays"
-        if summary.found_better and before == getattr(summary.start, field) and not summary.loads_compare:
-            met = (summary.start.arrival_rate_per_s, summary.best.arrival_rate_per_s)
-            note += " at {} in place of {} requests/s".format(*map(ms, met))
+        if summary.found_better and not (_is_beside_best(summary, field) or summary.loads_compare):
+            note += " at {} in place of {} requests/s".format(*map(ms, summary.loads_met_per_s))
     elif run.tells_percentiles or not math.isfinite(summary.start.mean_ms):
         note = "not measured with the start"
     else:
@@ -204,10 +203,13 @@ def _before_after(name: str, run: RunView, field: str) -> Element:
 
 def _before(summary: RunSummary, field: str) -> float:
     """The start's figure: its mean latency is that at the same arrivals as the best's."""
-    if field == "mean_ms" and summary.found_better and math.isfinite(summary.start_beside_best_ms):
-        return summary.start_beside_best_ms
     value: float = getattr(summary.start, field)
-    return value
+    return summary.start_beside_best_ms if _is_beside_best(summary, field) else value
+
+
+def _is_beside_best(summary: RunSummary, field: str) -> bool:
+    """Whether the start's figure is known at the same arrivals as the best's."""
+    return field == "mean_ms" and summary.found_better and math.isfinite(summary.start_beside_best_ms)
 
 
 def _tile(name: str, value: str, note: str) -> Element:

@@ -102,6 +102,7 @@ PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 1.8, 1.8, 1.0
 # Standard deviations of ln of latency over what the queue says, by number of instances and by configuration:
 # of those measured in three intervals or more of the runs of `triton-head-to-head`, their means had 0.1.
 UNMODELLED_SD = (0.08, 0.05)
+MOST_ONE_BY_ONE = 1.5  # how many times as long everything may take where the largest batch is one
 LARGEST_MS = 10_000.0  # stands for the latency of a queue that grows for ever
 
 # ms of a batch of one with 1 .. 4 busy instances, by intra-op threads; how many times as long larger take
@@ -120,7 +121,6 @@ MEASURED = {
     ),
 }
 LOADS = (("minilm", 96.0), ("minilm", 65.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))  # per s
-MOST_ONE_BY_ONE = 1.5  # how many times as long everything may take where the largest batch is one
 STEPPED = (("minilm", 96.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))
 STEPS = ((216.0, 0.55), (144.0, 1.1), (144.0, 0.55))  # s, of the load
 PERIOD_OF_AN_INTERVAL_S = 6.0  # a change included
