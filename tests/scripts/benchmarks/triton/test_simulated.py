@@ -8,25 +8,26 @@ from itertools import groupby
 import numpy as np
 import pytest
 
+from envs.scenarios.small_machines import CORES, random_machine
 from rrl.belief.telemetry import tells_busy_instances
 from scripts.benchmarks.triton.simulated import (
-    CORES,
+    CaseOutcome,
+    Options,
+    SimulatedCase,
+    cases_of,
+    episode,
+    outcome,
+)
+from scripts.benchmarks.triton.simulated_server import (
     INTERVAL_S,
     MEASURED,
     SPACE,
     UNMODELLED_SD,
-    CaseOutcome,
-    Options,
-    SimulatedCase,
     SimulatedTriton,
     Steps,
-    cases_of,
-    episode,
     is_reload,
     measured_machine,
-    outcome,
     processes_started,
-    random_machine,
     true_costs_ms,
 )
 
