@@ -17,7 +17,6 @@ import tyro
 from scripts.figures import results
 from scripts.figures.head_to_head import FILE_NAME as HEAD_TO_HEAD_ROWS
 from scripts.figures.head_to_head import head_to_head_tables, kept_runs
-from scripts.figures.reach import reach_table
 from scripts.figures.result import FigureResult
 from scripts.figures.rrl.long_runs import LongRunsSetting
 from serving_adapter.flags.parsing import fail, in_a_sentence, parse
@@ -118,11 +117,9 @@ FIGURES = {
     ),
 }
 RESULTS = "results"
-REACH, HEAD_TO_HEAD = "reach", "triton-head-to-head"  # tables that are no figure's
+HEAD_TO_HEAD = "triton-head-to-head"  # a table that is no figure's
 PAGES = {"rrl": Path("docs/results/rrl.md"), "serf": Path("docs/results/serf.md")}
 """The page of each paper, by the first word of its figures' names."""
-LEARNER_PAGE = Path("docs/results/learner.md")
-"""Where the table of the default agent's reach stands."""
 TRITON_PAGE = Path("docs/results/triton.md")
 """Where the runs on a real Triton stand."""
 
@@ -139,8 +136,6 @@ class ReproduceOptions:
     """Folder for PNG, CSV and JSON; for results, the folder to read."""
     seeds: int = 10
     """Runs of each agent, each with its own seed."""
-    comparisons: tuple[Path, ...] = ()
-    """For results: folders that rrl-compare wrote, for the table of the default agent's reach."""
     kept: Path = LongRunsSetting.kept
     """Folder of finished runs, which RRL's Figs. 12 to 15 share. The same command goes on with them."""
     wiki_trace: Path | None = None
@@ -183,8 +178,6 @@ def write_tables(options: ReproduceOptions) -> None:
     for first_word, page in PAGES.items():
         names = tuple(name for name in FIGURES if name.startswith(f"{first_word}-"))
         _say(page, results.update(page, results.figures(page, options.out, names)))
-    reach = {REACH: reach_table(options.comparisons)} if options.comparisons else {}
-    _say(LEARNER_PAGE, results.update(LEARNER_PAGE, reach))
     runs = list(kept_runs(options.out / HEAD_TO_HEAD_ROWS))
     head_to_head = {HEAD_TO_HEAD: head_to_head_tables(runs)} if runs else {}
     _say(TRITON_PAGE, results.update(TRITON_PAGE, head_to_head))

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from baselines.comparison.comparison import BENCH_FILE
-from baselines.comparison.decisions import FILE_NAME, labelled, run_dtype, write_decisions
 from scripts.figures import results
-from scripts.figures.__main__ import FIGURES, HEAD_TO_HEAD, LEARNER_PAGE, PAGES, REACH, TRITON_PAGE, main
+from scripts.figures.__main__ import FIGURES, HEAD_TO_HEAD, PAGES, TRITON_PAGE, main
 from scripts.figures.bootstrap import bootstrap_change, bootstrap_mean, bootstrap_median
-from scripts.figures.reach import reach_table
 from scripts.figures.result import NO_CLAIM, PARTLY, Claim, FigureResult
 from scripts.figures.rrl import fig11
 from tests.support import CHECKOUT
 from tests.support.in_this_process import InThisProcess
 
 PNG = b"\x89PNG"
-
-
-def runs(expected_ms: Mapping[str, np.ndarray], oracle_ms: float = 100.0) -> np.ndarray:
-    """Decisions of agents with these (runs, decisions) expected latencies, each run on its own machine."""
-    tables = []
-    for agent, latencies in expected_ms.items():
-        for k, latency_ms in enumerate(latencies):
-            rows = np.zeros(len(latency_ms), dtype=run_dtype(("instances",)))
-            rows["decision"], rows["arrival_rate_per_s"] = np.arange(len(rows)), 14.0
-            rows["instances"], rows["decide_ms"] = 2, 4.0
-            rows["expected_ms"], rows["oracle_ms"] = latency_ms, oracle_ms
-            rows["p95_ms"], rows["best_p95_ms"] = 2 * latency_ms, 2 * oracle_ms
-            tables.append(labelled(rows, agent, f"machine-{k}", 0, 20))
-    return np.concatenate(tables)
-
-
-def falling(first_ms: float, then_ms: float, at: int, decisions: int = 60) -> np.ndarray:
-    return np.where(np.arange(decisions) < at, first_ms, then_ms)
 
 
 @pytest.fixture
@@ -98,10 +75,9 @@ def test_options_of_long_runs_are_refused_elsewhere(capsys: pytest.CaptureFixtur
     assert len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [*FIGURES, REACH, HEAD_TO_HEAD])
+@pytest.mark.parametrize("name", [*FIGURES, HEAD_TO_HEAD])
 def test_a_page_has_a_place_for_every_table(name: str) -> None:
-    of_others = {REACH: LEARNER_PAGE, HEAD_TO_HEAD: TRITON_PAGE}
-    page = of_others.get(name) or PAGES[name.partition("-")[0]]
+    page = TRITON_PAGE if name == HEAD_TO_HEAD else PAGES[name.partition("-")[0]]
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     assert "written" in results.with_table(text, name, "written")
 
@@ -176,39 +152,3 @@ def test_a_figure_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [row["radius"] for row in rows] == ["0", "1"]
     assert all(0 <= float(row["distance"]) <= 1 for row in rows)
     assert [claim.reproduces for claim in result.claims].count(NO_CLAIM) == 1
-
-
-def compared(folder: Path, truth: str, expected_ms: Mapping[str, np.ndarray]) -> Path:
-    """A folder as `rrl-compare` leaves it."""
-    folder.mkdir()
-    (folder / BENCH_FILE).write_text(json.dumps({"workload": "wiki", "truth": truth}))
-    write_decisions(folder / FILE_NAME, runs(expected_ms))
-    return folder
-
-
-def test_the_table_of_reach(tmp_path: Path) -> None:
-    near, late = falling(500.0, 101.0, 4), falling(500.0, 101.0, 10)
-    late_look = np.where(np.arange(60) == 54, 130.0, near)
-    ours = np.stack([near] * 18 + [late_look, late])
-    others = np.full((20, 60), 1000.0)
-    on_model = compared(
-        tmp_path / "wiki", "model", {"guided": ours, "capes": others, "oracle": np.full((20, 60), 100.0)}
-    )
-    elsewhere = compared(tmp_path / "ps", "processor-sharing", {"guided": np.full((2, 60), 120.0)})
-    table = reach_table([on_model, elsewhere]).splitlines()
-    assert table[2].startswith(
-        "| decisions until within 10 % of the oracle, and staying (running median of 5): wiki, 60 decisions |"
-    )
-    assert "| by decision 10 on 19; median 4, worst 10, 0 stuck. Until" in table[2]
-    assert table[2].endswith("last single decision outside: by decision 10 on 18, median 4, worst 55 | yes |")
-    assert "| median 1.010, worst 1.020 | yes |" in table[3]
-    assert "by that of capes: wiki, 60 decisions | the median at most 1/30 |" in table[4]
-    assert table[4].endswith("| median 1/32.6, worst 1/13.3 | yes |")
-    assert table[5].endswith("| at most twice the oracle's share | 7.17 % against 0.00 % | no |")
-    assert table[6].endswith("| the worst at most 1.10 | median 1.200, worst 1.200 | no |")
-    assert table[7].endswith("| median 4.0 ms, p99 4.0 ms | yes |")
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no folder of rrl-compare"):
-        reach_table([tmp_path])
