@@ -12,6 +12,8 @@
 | whole run | geometric mean | expected latency of all decisions, over the oracle's |
 | ms | median, p99 | CPU time of a decision |
 
+Below stand, of each row, the five runs that end farthest from the oracle, and of how many machines.
+
 A star marks what misses its limit. Only `rule` is told the machine's cores, as an engineer who sets a rule of
 thumb knows them. With `--tell-cores` all agents are, as `rrl-tune` knows those of its own machine.
 
@@ -26,6 +28,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -51,6 +54,7 @@ from serving_adapter.flags.parsing import parse
 ORACLE, PEER = "oracle", "gp-bandit"
 LARGEST_FIRST_TEN = 1.25
 LARGEST_FAR = 2.0  # times the oracle's share
+SHOWN_OF_WORST = 5  # runs of a row
 
 
 class ReachLimits(NamedTuple):
@@ -111,13 +115,23 @@ class ReachLine(NamedTuple):
     far: float
     oracle_far: float
     after_30_median: float
-    after_30_worst: float
-    worst_machine: str
+    after_30: dict[str, float]  # by machine, the farthest from the oracle first
     whole_run: float
     changes: float  # of the configuration in a run, on average
     decide_median_ms: float
     decide_p99_ms: float
-    machines: int
+
+    @property
+    def machines(self) -> int:
+        return len(self.after_30)
+
+    @property
+    def worst_machine(self) -> str:
+        return next(iter(self.after_30))
+
+    @property
+    def after_30_worst(self) -> float:
+        return self.after_30[self.worst_machine]
 
     @classmethod
     def of(
@@ -125,7 +139,7 @@ class ReachLine(NamedTuple):
     ) -> ReachLine:
         """Of the decisions of one agent, and of the oracle, by machine."""
         named, rows = figures(), list(runs.values())
-        after = [ratio_of_sums(each[WARM_UP:]) for each in rows]
+        after = {name: ratio_of_sums(each[WARM_UP:]) for name, each in runs.items()}
         times_ms = np.concatenate([each["decide_ms"] for each in rows])
         until, far = named["decisions_until_10_percent"], named["share_p95_over_twice_best"]
         return cls(
@@ -133,14 +147,12 @@ class ReachLine(NamedTuple):
             first_ten=geometric_mean(ratio_of_sums(each[:SOON]) for each in rows),
             far=float(np.mean([far.of_run(each) for each in rows])),
             oracle_far=float(np.mean([far.of_run(each) for each in oracles.values()])),
-            after_30_median=float(np.median(after)),
-            after_30_worst=max(after),
-            worst_machine=list(runs)[int(np.argmax(after))],
+            after_30_median=float(np.median(list(after.values()))),
+            after_30=dict(sorted(after.items(), key=lambda each: each[1], reverse=True)),
             whole_run=geometric_mean(map(ratio_of_sums, rows)),
             changes=float(np.mean([changes_of(each, knobs) for each in rows])),
             decide_median_ms=float(np.median(times_ms)),
             decide_p99_ms=float(np.quantile(times_ms, 0.99)),
-            machines=len(rows),
         )
 
     def misses(self, limits: ReachLimits) -> set[str]:
@@ -176,6 +188,9 @@ def run() -> dict[str, Any]:
                 print(line_of(row, agent, found), flush=True)
                 if options.out is not None:
                     _append(options.out, commit, options, row, agent, found)
+    print(HEAD_OF_WORST)
+    for (row, agent), found in reached.items():
+        print(worst_of(row, agent, found))
     ours, peers = ([f.whole_run for (_, agent), f in reached.items() if agent == a] for a in (DEFAULT, PEER))
     value, peer = (geometric_mean(each) if each else None for each in (ours, peers))
     missed = [found.misses(limits_of(row)) for (row, agent), found in reached.items() if agent == DEFAULT]
@@ -193,6 +208,16 @@ HEAD = (
     f"{'row':36} {'agent':12} soon   first ten   p95 far (oracle)   after 30    worst            "
     "   whole run  changes  ms"
 )
+
+
+HEAD_OF_WORST = f"\n{'row':36} {'agent':12} the worst after 30, of all machines"
+
+
+def worst_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:
+    """A row of the table of worst runs."""
+    worst = islice(found.after_30.items(), SHOWN_OF_WORST)
+    told = "  ".join(f"{name} {ratio:.3f}" for name, ratio in worst)
+    return f"{row!s:36} {agent:12} {told}  of {found.machines}"
 
 
 def line_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:

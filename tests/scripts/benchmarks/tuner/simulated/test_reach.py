@@ -39,7 +39,8 @@ def test_the_columns_are_over_machines() -> None:
     assert found.first_ten == pytest.approx((1.5 * 2.0) ** 0.5)
     assert (found.far, found.oracle_far) == pytest.approx((3 / 40, 1 / 40))
     assert (found.after_30_median, found.after_30_worst) == pytest.approx((1.01, 1.02))
-    assert found.worst_machine == "b"
+    assert list(found.after_30) == ["b", "a"]
+    assert "b 1.020  a 1.000  of 2" in reach.worst_of(HOME, "guided", found)
     assert found.decide_p99_ms == 4.0
 
 
