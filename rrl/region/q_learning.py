@@ -19,12 +19,17 @@ The best guess is that the newest observation's load persists. Its level is s_t+
 Which unit? The paper gives neither β nor the unit of Q, and Q_0 = 1/|C| means nothing without one. Here Q
 keeps the objective's unit, and Q_0 is 1/|C| of the first cost. β acts on Q relative to r_min, the lowest cost
 observed at the level. A configuration that costs x · r_min more than another is exp(-β x) times as probable.
+
+How long do estimates last? A configuration whose estimate is too high is hardly ever drawn, so nothing puts
+it right. An optimistic policy takes what was never observed for cheaper than its Q, by as much as Q was off
+so far (ours): by exp of the median of |ln(cost / Q)| over first observations.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -60,6 +65,7 @@ class RRLSettings:
     counted: Literal["updates", "observations"] = "updates"  # what n(s, c) counts, see `Perception`
     policy: Literal["boltzmann", "reciprocal"] = "boltzmann"  # eq. (3), or a softmax of k/Q (script)
     initial_q: Literal["reciprocal of size", "first cost", "nearest level"] = "reciprocal of size"
+    optimistic: bool = False  # what was never observed is hoped to cost less than its Q, see above
     anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network estimates all (script)
     load_levels: LoadLevels | None = field(default_factory=LoadLevels)  # None: no load index in Q (script)
     train_every: int = 1  # samples from one round of training to the next (section 5.2: asynchronous)
@@ -126,6 +132,7 @@ TUNED = RRLSettings(
     learning_rate_power=0.6,  # sooner than 1/n, it forgets a machine that was faster or slower
     counted="observations",
     initial_q="nearest level",  # a load never seen starts from what its neighbour knows
+    optimistic=True,  # a network of ten samples is often wrong, and what it overrates would stay so
 )
 """For tens of decisions on a live server."""
 
@@ -167,6 +174,8 @@ class RegionQLearning(Agent):
             else InlineTraining(self.estimator.train)
         )
         self._first_cost = math.nan
+        self._observed = np.zeros(len(self.space), dtype=bool)  # at any level
+        self._surprises: list[float] = []  # |ln(cost / Q)| of each first observation
         self._samples = 0  # given to the estimator
         self._rng = np.random.default_rng(seed)
         self._draw = float(self._rng.random())
@@ -213,7 +222,8 @@ class RegionQLearning(Agent):
         if not self.perceptions:
             return may_be / may_be.sum()
         perception = self._perception(level)
-        q, least = perception.q, self._least(perception)
+        q = self._hoped_for(perception)
+        least = float(q[may_be].min())
         if self.settings.policy == "boltzmann":
             exponents = -self.settings.inverse_temperature / perception.lowest_cost * (q - least)
         else:
@@ -242,6 +252,9 @@ class RegionQLearning(Agent):
         level = self._level(rate_per_s)
         next_level = self._level(arrival_rate_per_s(transition.next_observation))
         perception = self.perceptions[level] = self._perception(level)
+        if not self._observed[number]:
+            self._surprises.append(abs(math.log(cost / perception.q[number])))
+            self._observed[number] = True
         region = self._region(number, perception)
         r_hat = self._estimated_costs(rate_per_s, region, number, cost)
         bootstrap = self.settings.discount * self._least(self._perception(next_level))
@@ -250,6 +263,13 @@ class RegionQLearning(Agent):
         α = self._learning_rates(perception.counts[region])
         perception.q[region] = (1 - α) * perception.q[region] + α * (r_hat + bootstrap)
         perception.lowest_cost = min(perception.lowest_cost, cost)
+
+    def _hoped_for(self, perception: Perception) -> np.ndarray:
+        """(size,) Q(s, ·), less by the usual surprise where nothing was observed."""
+        if not (self.settings.optimistic and self._surprises):
+            return perception.q
+        share = math.exp(-median(self._surprises))
+        return np.where(self._observed, perception.q, share * perception.q)
 
     def _least(self, perception: Perception) -> float:
         """min_c Q(s, c) over what may be proposed."""

@@ -239,6 +239,22 @@ def test_a_larger_beta_exploits_more() -> None:
     assert 1 / 3 < share_of_best(5.0) < share_of_best(50.0)
 
 
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_what_was_never_observed_is_hoped_to_cost_less_by_as_much_as_q_was_off(optimistic: bool) -> None:
+    settings = replace(TUNED, optimistic=optimistic, radius=1.0)
+    agent = agent_with_estimates(settings, [10.0, 20.0, 20.0])
+    agent.update(transition(0, 10.0))  # Q_0 is the first cost, so it is not off
+    agent.update(transition(1, 10.0))  # it was expected to cost 20: ln 2 off
+    q = agent.perceptions[LEVEL].q
+    assert q[2] == pytest.approx(10.0)  # the network takes it for as good as 1
+    share = math.exp(-math.log(2) / 2) if optimistic else 1.0
+    odds = math.exp(settings.inverse_temperature * (1 - share))
+    policy = agent.policy(LEVEL)
+    assert policy[2] / policy[1] == pytest.approx(odds)
+    agent.update(transition(2, 10.0))
+    np.testing.assert_allclose(agent.policy(LEVEL), 1 / 3)
+
+
 def test_a_load_never_seen_starts_from_its_nearest_neighbour() -> None:
     agent = agent_with_estimates(TUNED, None)
     agent.update(transition(0, 30.0, rate_per_s=40.0))
