@@ -5,7 +5,7 @@
 
 An interval goes through it in this order: `act` proposes, `update` lets the belief learn what was measured,
 and the rule compares every configuration with the one in force. Two choices come before it (`first_choice`):
-where to begin, and the rule of thumb, once, where it is expected to bear the load.
+where to begin, and the rule of thumb, once, where it is expected to bear the load and may well be better.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from rrl.seeding import Seed
 NONE_YET = -1  # the number in force before the first interval
 # From this probability of being better on, a change is explained by what is expected.
 MIN_PROBABILITY_TO_EXPECT = 0.5
+# From this probability of being better on, the rule of thumb is tried though nothing tells to.
+MIN_PROBABILITY_OF_THUMB = 0.25
 
 
 class Guided(Agent):
@@ -114,6 +116,13 @@ class Guided(Agent):
     def _bears(self, number: int) -> bool:
         return bool(self.belief.bears(np.array([number]))[0])
 
+    def _is_worth_a_try(self, number: int) -> bool:
+        """Whether the rule of thumb may be proposed, is expected to bear the load, and may well be better."""
+        if not (self._allows(np.array([number]))[0] and self._bears(number)):
+            return False
+        compared = self._rule.contenders(np.array([number]), self._in_force)
+        return bool(compared.better[compared.numbers == number][0] >= MIN_PROBABILITY_OF_THUMB)
+
     def _first(self) -> int:
         """What to try while nothing is known."""
         return first_choice.central(self.belief, self.space, self._proposable.kept_off)
@@ -134,7 +143,7 @@ class Guided(Agent):
         if self._learned > self.settings.rule_of_thumb_within:
             self._thumb = None
         thumb = self._thumb
-        if thumb is not None and self._allows(np.array([thumb]))[0] and self._bears(thumb):
+        if thumb is not None and self._is_worth_a_try(thumb):
             return thumb
         value = np.where(self._allows(self._compared.numbers), value, -np.inf)  # what is in force may not be
         return int(self._compared.numbers[np.argmax(value)]) if np.isfinite(value).any() else self._in_force
