@@ -22,14 +22,14 @@ observed at the level. A configuration that costs x · r_min more than another i
 
 How long do estimates last? A configuration whose estimate is too high is hardly ever drawn, so nothing puts
 it right. An optimistic policy takes what was never observed for cheaper than its Q, by as much as Q was off
-so far (ours): by exp of the median of |ln(cost / Q)| over first observations.
+so far (ours): by exp of the mean of |ln(cost / Q)| over first observations.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -268,7 +268,7 @@ class RegionQLearning(Agent):
         """(size,) Q(s, ·), less by the usual surprise where nothing was observed."""
         if not (self.settings.optimistic and self._surprises):
             return perception.q
-        share = math.exp(-median(self._surprises))
+        share = math.exp(-fmean(self._surprises))
         return np.where(self._observed, perception.q, share * perception.q)
 
     def _least(self, perception: Perception) -> float:
