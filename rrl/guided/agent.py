@@ -25,7 +25,7 @@ from rrl.seeding import Seed
 NONE_YET = -1  # the number in force before the first interval
 # From this probability of being better on, a change is explained by what is expected.
 MIN_PROBABILITY_TO_EXPECT = 0.5
-# From this probability of being better on, the rule of thumb is tried though nothing tells to.
+# From this probability of being better on, the rule of thumb is tried, whatever its value.
 MIN_PROBABILITY_OF_THUMB = 0.25
 
 

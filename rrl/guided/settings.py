@@ -15,7 +15,7 @@ class GuidedSettings:
 
     # What expected improvement is multiplied by: the decisions over which what is found must pay.
     horizon: float = 14.0
-    # The rule of thumb is tried, once, within so many intervals in which it is expected to bear the load.
+    # The rule of thumb is tried, once, within so many intervals, where it may well be better.
     rule_of_thumb_within: int = 4
     # The most promising configurations, which are replayed.
     contenders: int = 16
