@@ -223,7 +223,7 @@ class RegionQLearning(Agent):
             return may_be / may_be.sum()
         perception = self._perception(level)
         q = self._hoped_for(perception)
-        least = float(q[may_be].min())
+        least = self._least(q)
         if self.settings.policy == "boltzmann":
             exponents = -self.settings.inverse_temperature / perception.lowest_cost * (q - least)
         else:
@@ -257,7 +257,7 @@ class RegionQLearning(Agent):
             self._observed[number] = True
         region = self._region(number, perception)
         r_hat = self._estimated_costs(rate_per_s, region, number, cost)
-        bootstrap = self.settings.discount * self._least(self._perception(next_level))
+        bootstrap = self.settings.discount * self._least(self._perception(next_level).q)
         perception.updated[region] = True
         perception.counts[region if self.settings.counted == "updates" else number] += 1
         α = self._learning_rates(perception.counts[region])
@@ -271,9 +271,9 @@ class RegionQLearning(Agent):
         share = math.exp(-fmean(self._surprises))
         return np.where(self._observed, perception.q, share * perception.q)
 
-    def _least(self, perception: Perception) -> float:
-        """min_c Q(s, c) over what may be proposed."""
-        return float(perception.q[self._proposable.mask].min())
+    def _least(self, q: np.ndarray) -> float:
+        """The least of these (size,) costs over what may be proposed."""
+        return float(q[self._proposable.mask].min())
 
     def _estimated_costs(self, rate_per_s: float, region: np.ndarray, number: int, cost: float) -> np.ndarray:
         """Eq. (1): r̂_t(s, c) for c in the region of c_t = `number`.

@@ -114,7 +114,6 @@ class ReachLine(NamedTuple):
     first_ten: float
     far: float
     oracle_far: float
-    after_30_median: float
     after_30: dict[str, float]  # by machine, the farthest from the oracle first
     whole_run: float
     changes: float  # of the configuration in a run, on average
@@ -128,6 +127,10 @@ class ReachLine(NamedTuple):
     @property
     def worst_machine(self) -> str:
         return next(iter(self.after_30))
+
+    @property
+    def after_30_median(self) -> float:
+        return float(np.median(list(self.after_30.values())))
 
     @property
     def after_30_worst(self) -> float:
@@ -147,7 +150,6 @@ class ReachLine(NamedTuple):
             first_ten=geometric_mean(ratio_of_sums(each[:SOON]) for each in rows),
             far=float(np.mean([far.of_run(each) for each in rows])),
             oracle_far=float(np.mean([far.of_run(each) for each in oracles.values()])),
-            after_30_median=float(np.median(list(after.values()))),
             after_30=dict(sorted(after.items(), key=lambda each: each[1], reverse=True)),
             whole_run=geometric_mean(map(ratio_of_sums, rows)),
             changes=float(np.mean([changes_of(each, knobs) for each in rows])),
