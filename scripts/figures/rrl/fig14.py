@@ -127,6 +127,7 @@ def _claims(
                         rules.judged(runs.runs.count, verdict),
                     )
                 )
+        claims.append(_default_claim(panel, runs, looks))
         for name in looks:
             if (panel, name) in exceeded:
                 whole, later = (bootstrap_mean(percent) for percent in runs.violated_percent(name))
@@ -135,6 +136,18 @@ def _claims(
                 text += f"; {above:.1f} % of requests above it"
                 claims.append(Claim(f"over the limit, {panel}: {looks[name].label}", "–", text, NO_CLAIM))
     return claims
+
+
+def _default_claim(panel: str, runs: RunsWithLimits, looks: Mapping[str, Contender]) -> Claim:
+    """Our default agent beside all others, over whole runs and after the search."""
+    violated = {name: runs.violated_percent(name) for name in looks}
+    beside = (
+        f"{looks[name].label} {rules.two_changes_text(violated['guided'], theirs)}"
+        for name, theirs in violated.items()
+        if name != "guided"
+    )
+    what = f"intervals over the limit, {panel}: our default against each (after the search)"
+    return Claim(what, "–", ", ".join(beside), NO_CLAIM)
 
 
 def _write_tables(

@@ -142,11 +142,24 @@ def _claims(panels: Panels, looks: Mapping[str, Contender]) -> list[Claim]:
                     ),
                 )
             )
+    claims += [_default_claim(panel, limited, looks) for panel, limited in panels.items()]
     return claims + [
         _use_claim(panel, limited, name, looks[name].label)
         for panel, limited in panels.items()
         for name in looks
     ]
+
+
+def _default_claim(panel: str, limited: RunsWithLimits, looks: Mapping[str, Contender]) -> Claim:
+    """Our default agent beside all others."""
+    used = {name: resources(panel, limited, name) for name in looks}
+    beside = (
+        f"{looks[name].label} {rules.two_changes_text(used['guided'], theirs)}"
+        for name, theirs in used.items()
+        if name != "guided"
+    )
+    what = f"utilisation, {panel}: our default against each (threads)"
+    return Claim(what, "–", ", ".join(beside), NO_CLAIM)
 
 
 def _use_claim(panel: str, limited: RunsWithLimits, name: str, label: str) -> Claim:

@@ -228,6 +228,5 @@ def _summary(runs: PanelRuns, name: str) -> dict[str, object]:
 
 def _change(ours_ms: np.ndarray, theirs_ms: np.ndarray) -> str:
     """E.g. `-96 % (-95 %)`: of the mean latency over whole runs, and after the warm-up."""
-    whole = 100 * (ours_ms.mean() / theirs_ms.mean() - 1)
-    after = 100 * (ours_ms[:, WARM_UP:].mean() / theirs_ms[:, WARM_UP:].mean() - 1)
-    return f"{whole:+.0f} % ({after:+.0f} %)"
+    ours, theirs = ((each, each[:, WARM_UP:]) for each in (ours_ms, theirs_ms))
+    return rules.two_changes_text(ours, theirs)

@@ -25,6 +25,8 @@ A verdict needs at least `FEWEST_RUNS` runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from baselines.comparison.summary import LONG_MEDIAN_REACH, decisions_until_within, running_median
@@ -121,6 +123,15 @@ def percent_changes(ours: np.ndarray, theirs: np.ndarray) -> tuple[BootstrapInte
 def percent_text(change: BootstrapInterval, runs: int) -> str:
     """E.g. `-82 % [-90, -70]`; without the interval where there are too few runs for one."""
     return change.text("+.0f", " %") if runs >= FEWEST_RUNS else f"{change.estimate:+.0f} %"
+
+
+def two_changes_text(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> str:
+    """E.g. `-96 % (-95 %)`: by how much the mean of each of two values differs."""
+    first, second = (
+        f"{100 * (our.mean() / their.mean() - 1):+.0f} %" if their.any() else "–"
+        for our, their in zip(ours, theirs, strict=True)
+    )
+    return f"{first} ({second})"
 
 
 def verdict_of_reduction(paper_percent: float, change: BootstrapInterval) -> str:
