@@ -1,7 +1,8 @@
 """How the REST door listens: within the event loop of the front, with bounds on what connections may cost.
 
-uvicorn ends idle connections. What it lacks are bounds on how many there are, and on a request's head, in
-time and in bytes, which `BoundedConnection` adds. An event loop shows it no connection before its encryption
+uvicorn ends idle connections, though any byte counts as use, and it keeps all that stands behind a body. What
+it lacks are bounds on how many there are, and on a request's head, in time and in bytes. `BoundedConnection`
+adds these. An event loop shows it no connection before its encryption
 is agreed on, so `EncryptedConnections` bounds those.
 """
 
@@ -62,11 +63,19 @@ class BoundedConnection(HttpToolsProtocol):
                 self.transport.close()
                 return
             self._head_bytes += len(data)
+        idle = self.timeout_keep_alive_task
         super().data_received(data)
+        if idle is not None and self.cycle.response_complete and self._late is None:
+            # They begin no request, so the connection is as idle as before.
+            self.timeout_keep_alive_task = self.loop.call_at(idle.when(), self.timeout_keep_alive_handler)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._await_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._late is not None:  # Else it is behind a body, where nobody reads it.
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._has_come()

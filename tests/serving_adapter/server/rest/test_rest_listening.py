@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from serving_adapter.server.rest import listening
 from tests.support.servers.rest_door import serving
 from tests.support.servers.tls import TlsFiles
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 MOST = 3
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -185,3 +187,101 @@ def test_a_fault_while_encryption_is_agreed_on_is_logged_as_one(
     gc.collect()
     assert unheard == []
     assert caplog.messages == ["the encryption of a connection over HTTP could not be agreed on"]
+
+
+class Connected(asyncio.Transport):
+    """The server's end of a connection that a test speaks on; it keeps what is answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered, self.is_closed = b"", False
+
+    def write(self, data: Any) -> None:
+        self.answered += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def connected(application: ASGIApp) -> tuple[listening.BoundedConnection, Connected]:
+    config = uvicorn.Config(application, ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
+    transport = Connected()
+    connection = listening.BoundedConnection(config, ServerState(), {}, asyncio.get_running_loop())
+    connection.connection_made(transport)
+    return connection, transport
+
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+BODY_THAT_GOES_ON = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "more"),
+    [
+        (GET, [b"\r\n", b"\r\n"]),
+        (BODY_THAT_GOES_ON, [b"1\r\nx\r\n", b"1\r\nx\r\n"]),
+        (BODY_THAT_GOES_ON, [b"0\r\n\r\n"]),
+    ],
+    ids=["empty lines", "body after its answer", "end of a body after its answer"],
+)
+def test_bytes_that_begin_no_request_do_not_keep_an_idle_connection(
+    request_bytes: bytes, more: list[bytes]
+) -> None:
+    async def scenario() -> None:
+        connection, transport = connected(alive)
+        connection.data_received(request_bytes)
+        await eventually(lambda: transport.answered.startswith(b"HTTP/1.1 200"))
+        idle = connection.timeout_keep_alive_task
+        assert idle is not None
+        for data in more:
+            connection.data_received(data)
+            still_idle = connection.timeout_keep_alive_task
+            assert still_idle is not None
+            assert still_idle.when() == idle.when()
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_begins_ends_the_time_to_be_idle_and_has_a_time_of_its_own() -> None:
+    async def scenario() -> None:
+        connection, transport = connected(alive)
+        connection.data_received(GET)
+        await eventually(lambda: transport.answered.startswith(b"HTTP/1.1 200"))
+        connection.data_received(b"\r\n" + GET[:5])
+        assert connection.timeout_keep_alive_task is None
+        assert connection._late is not None
+        connection.data_received(GET[5:])
+        assert connection._late is None
+        await eventually(lambda: transport.answered.count(b"HTTP/1.1 200") == 2)
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_what_stands_behind_a_body_is_not_kept() -> None:
+    async def scenario() -> None:
+        connection, _ = connected(alive)
+        connection.data_received(BODY_THAT_GOES_ON + b"1\r\nx\r\n0\r\n")
+        before = list(connection.headers)
+        for _ in range(100):
+            connection.data_received(b"name: value\r\n")
+        assert connection.headers == before
+        connection.data_received(b"\r\n" + GET)
+        assert connection.headers == [(b"host", b"x")]
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
