@@ -86,6 +86,7 @@ class RestService:
             of = _model(request)
             read = partial(inference.read_request, body, length, of["name"], of.get("version", ""))
             message, form = read() if length <= SMALL_BYTES else await self._read_aside(read, call)
+        del body, read  # While it waits, a request holds its tensors alone.
         response, outputs = await call.unless_left(self._service.inference.infer(message, call))
         answer, json_bytes = inference.answer(response, outputs, form)
         if len(answer) >= LARGE_BYTES:

@@ -15,6 +15,7 @@ from serving_adapter.server.rest.call import ClientLeft, HttpRefused
 
 BODY_TIMEOUT_S = 60.0
 SMALL_BYTES = 64 << 10  # to pack so many takes no time to speak of
+SMALL_PACKED_BYTES = 4 << 10  # they unpack to a thousand times as many at most
 LEAST_PACKED_BYTES = 1 << 10
 PART_BYTES = 64 << 10  # of an answer, sent at once
 PACKED = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -85,7 +86,7 @@ class Holds:
 
 
 async def _unpacked_aside(body: bytes, packing: str, most_bytes: int) -> bytes:
-    if len(body) <= SMALL_BYTES:
+    if len(body) <= SMALL_PACKED_BYTES:
         return _unpacked(body, packing, most_bytes)
     return await asyncio.to_thread(_unpacked, body, packing, most_bytes)
 

@@ -11,6 +11,7 @@ Larger tensors come as binary ones.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,12 +20,13 @@ import orjson
 from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.codecs import CODECS
-from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.received import MAX_PARSED_BYTES, SMALL_BYTES, InferenceMessage
 from serving_adapter.server.protocol.refusals import Refused, invalid
 from serving_adapter.server.requests import OutputTensor
 from serving_adapter.server.rest import parameters
 
 HEADER_LENGTH = "inference-header-content-length"
+LENGTH = re.compile("[0-9]{1,18}")
 MAX_JSON_BYTES = 4 << 20
 MAX_TENSORS = 1024
 MAX_DIMENSIONS = 64
@@ -46,7 +48,9 @@ def read_request(body: bytes, length: int, model: str, version: str) -> tuple[In
     `length` is that of its document.
     """
     view = memoryview(body)
-    document, binary = json_object(view[:length]), _Binary(view[length:])
+    document, behind = json_object(view[:length]), view[length:]
+    # Views would keep the whole body for as long as the request waits.
+    binary = _Binary(behind if length <= SMALL_BYTES else memoryview(bytes(behind)))
     request = pb.ModelInferRequest(model_name=model, model_version=version)
     request.id = _text(document.get("id", ""), "id")
     given = document.get("parameters", {})
@@ -58,6 +62,8 @@ def read_request(body: bytes, length: int, model: str, version: str) -> tuple[In
     raw = [_read_input(each, request, binary, counts) for each in _objects(document, "inputs")]
     binary.check_empty()
     asked = [_read_output(each, request) for each in _objects(document, "outputs")]
+    if request.ByteSize() > MAX_PARSED_BYTES:
+        raise invalid(f"a request may have at most {MAX_PARSED_BYTES} bytes beside its tensors")
     of_names = {name: is_binary for name, is_binary in asked if is_binary is not None}
     return InferenceMessage(request, raw, len(body)), OutputForm(all_binary, of_names)
 
@@ -88,7 +94,7 @@ def document_bytes(body: bytes, json_bytes: str | None) -> int:
     """
     length = len(body)
     if json_bytes is not None:
-        if not json_bytes.isascii() or not json_bytes.isdigit() or int(json_bytes) > length:
+        if not LENGTH.fullmatch(json_bytes) or int(json_bytes) > length:
             raise invalid(
                 f"the header {HEADER_LENGTH} must be the length of the JSON document, at most the {length} "
                 f"bytes of the body, got {json_bytes!r}"

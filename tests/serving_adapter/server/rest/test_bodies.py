@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import threading
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from serving_adapter.server.rest import bodies as bodies_module
 from serving_adapter.server.rest.bodies import SMALL_BYTES, Bodies
 from serving_adapter.server.rest.call import HttpRefused
 
@@ -40,3 +42,27 @@ def test_a_packed_body_counts_once(body: bytes, budget_bytes: int) -> None:
                 bodies.take(len(body) - budget_bytes)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "is_aside"), [(b"[]", False), (bytes(1 << 24), True)], ids=["small", "large"]
+)
+def test_a_small_body_that_unpacks_to_a_large_one_is_unpacked_in_a_thread(
+    body: bytes, is_aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(gzip.compress(body)) <= SMALL_BYTES
+    threads: list[threading.Thread] = []
+    unpack = bodies_module._unpacked
+
+    def noted(body: bytes, packing: str, most_bytes: int) -> bytes:
+        threads.append(threading.current_thread())
+        return unpack(body, packing, most_bytes)
+
+    monkeypatch.setattr(bodies_module, "_unpacked", noted)
+
+    async def scenario() -> None:
+        async with Bodies(1 << 24, 1 << 30).read(packed_request(body)) as unpacked:
+            assert unpacked == body
+
+    asyncio.run(scenario())
+    assert [thread is not threading.main_thread() for thread in threads] == [is_aside]

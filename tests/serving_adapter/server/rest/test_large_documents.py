@@ -16,7 +16,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.http_exchange import HttpAnswer, exchanged
 from serving_adapter.server.protocol.inference import InferAnswer
-from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.received import MAX_PARSED_BYTES, InferenceMessage
+from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.rest import inference
 from serving_adapter.server.rest.application import application
 from serving_adapter.server.rest.bodies import SMALL_BYTES, Bodies
@@ -26,8 +27,8 @@ from tests.support.waiting import PATIENCE_S
 LARGE = np.arange(SMALL_BYTES).tolist()
 
 
-def request_of(path: str, body: bytes) -> Scope:
-    headers = [(b"content-length", str(len(body)).encode())]
+def request_of(path: str, body: bytes, *more: tuple[bytes, bytes]) -> Scope:
+    headers = [(b"content-length", str(len(body)).encode()), *more]
     return {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
 
 
@@ -41,6 +42,40 @@ class Service:
     async def infer(self, message: InferenceMessage, call: object) -> InferAnswer:
         self.asked.append(message)
         return InferAnswer(pb.ModelInferResponse(model_name=message.request.model_name), [])
+
+
+class Body(bytes):
+    """A request's, which tells when nobody holds it any more."""
+
+    let_go: threading.Event
+
+    def __del__(self) -> None:
+        self.let_go.set()
+
+
+class WatchedBodies(Bodies):
+    """Has one request's body tell when nobody holds it any more."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 24, 1 << 30)
+        self.let_go = threading.Event()
+
+    async def _received(self, *arguments: Any) -> bytes:
+        body = Body(await super()._received(*arguments))
+        body.let_go = self.let_go
+        return body
+
+
+class AnswersOnceLetGo(Service):
+    """Answers a request when nobody holds its body any more."""
+
+    def __init__(self, bodies: WatchedBodies) -> None:
+        super().__init__()
+        self._bodies = bodies
+
+    async def infer(self, message: InferenceMessage, call: object) -> InferAnswer:
+        assert await asyncio.to_thread(self._bodies.let_go.wait, PATIENCE_S)
+        return await super().infer(message, call)
 
 
 class SlowReading:
@@ -165,3 +200,47 @@ def test_a_document_whose_client_leaves_waits_no_more_to_be_read(monkeypatch: py
 
     asyncio.run(scenario())
     assert (len(reading.threads), len(service.asked)) == (1, 1)
+
+
+def binary_body(values: list[int], blanks: int) -> tuple[bytes, int]:
+    """A request with a tensor behind its document, which ends in so many blanks; the document's length."""
+    tensor = np.array(values, np.int64).tobytes()
+    described = {"name": "x", "shape": [1, len(values)], "datatype": "INT64"}
+    text = json.dumps({"inputs": [described | {"parameters": {"binary_data_size": len(tensor)}}]}).encode()
+    return text + b" " * blanks + tensor, len(text) + blanks
+
+
+def tensor_of_waiting(body: bytes, *headers: tuple[bytes, bytes]) -> Any:
+    """The tensor of a request that waits for its answer until nobody holds its body."""
+    bodies = WatchedBodies()
+    service: Any = AnswersOnceLetGo(bodies)
+    asgi = application(service, bodies)
+    received: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def receive() -> Message:
+        return received.pop() if received else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        assert message.get("status", 200) == 200
+
+    asyncio.run(asgi(request_of("/v2/models/m/infer", body, *headers), receive, send))
+    (message,) = service.asked
+    return message.raw[0]
+
+
+@pytest.mark.parametrize("values", [[1, 2], LARGE], ids=["small", "large"])
+def test_a_document_is_let_go_while_its_request_waits(values: list[int]) -> None:
+    assert np.frombuffer(tensor_of_waiting(body_of(values)), np.int64).tolist() == values
+
+
+def test_a_large_document_is_let_go_while_the_tensors_behind_it_wait() -> None:
+    body, length = binary_body([1, 2], blanks=SMALL_BYTES)
+    tensor = tensor_of_waiting(body, (inference.HEADER_LENGTH.encode(), str(length).encode()))
+    assert np.frombuffer(tensor, np.int64).tolist() == [1, 2]
+
+
+def test_a_document_may_not_hold_much_beside_its_tensors() -> None:
+    document = json.loads(body_of([1, 2])) | {"id": "i" * MAX_PARSED_BYTES}
+    body = json.dumps(document).encode()
+    with pytest.raises(Refused, match=f"at most {MAX_PARSED_BYTES} bytes beside its tensors"):
+        inference.read_request(body, len(body), "m", "")

@@ -202,6 +202,7 @@ def test_a_bad_body_gets_one_sentence(url, body, status, sentence):
     [
         ({"inference_header_content_length": "9999"}, 400, "must be the length of the JSON document"),
         ({"inference_header_content_length": "-1"}, 400, "must be the length of the JSON document"),
+        ({"inference_header_content_length": "1" * 5000}, 400, "must be the length of the JSON document"),
         ({"content_encoding": "br"}, 415, "gzip, deflate or identity, got 'br'"),
         ({"content_encoding": "gzip"}, 400, "is not packed by gzip"),
     ],
