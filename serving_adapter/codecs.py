@@ -78,7 +78,11 @@ class Codec:
             limits: Any = np.iinfo(self.dtype)
             if values.min() < limits.min or values.max() > limits.max:
                 raise ValueError(f"a value does not fit {self.name}")
-        return self.of_numbers(values).tobytes()
+        try:
+            with np.errstate(over="raise"):  # It would be infinity otherwise.
+                return self.of_numbers(values).tobytes()
+        except FloatingPointError:
+            raise ValueError(f"a value does not fit {self.name}") from None
 
     def raw(self, data: bytes) -> tuple[int, bytes]:
         """Bytes from elsewhere: how many values, and as they travel; ValueError, in a part of a sentence."""

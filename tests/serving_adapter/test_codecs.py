@@ -74,6 +74,9 @@ def test_rows_of_other_lengths_are_padded_at_their_ends(name: str) -> None:
     ("name", "values", "words"),
     [
         ("INT8", [128], "a value does not fit INT8"),
+        ("FP16", [1e5], "a value does not fit FP16"),
+        ("FP32", [-1e39], "a value does not fit FP32"),
+        ("BF16", [1e39], "a value does not fit BF16"),
         ("INT64", [0.5], "INT64 takes whole numbers"),
         ("BOOL", [1], "BOOL takes true and false"),
         ("BF16", ["a"], "BF16 takes numbers"),
