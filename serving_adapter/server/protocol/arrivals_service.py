@@ -8,6 +8,7 @@ import grpc
 
 from serving_adapter.recent_arrivals import CALL, SERVICE, pack_answer, unpack_question
 from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
+from serving_adapter.server.protocol.received import check_small
 from serving_adapter.server.protocol.refusals import Refused, answers, invalid
 from serving_adapter.server.served_model import ServedModel
 
@@ -26,6 +27,7 @@ class ArrivalsService:
 
     @answers
     async def since(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        check_small(data, "a question about arrivals")
         try:
             question = unpack_question(data)
         except ValueError as error:

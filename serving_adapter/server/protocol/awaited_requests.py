@@ -7,7 +7,7 @@ room for others, and a request that takes long to come is not refused because of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -15,6 +15,7 @@ import grpc
 from serving_adapter.server.protocol.refusals import Refused, invalid
 
 Behaviour = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
+StreamBehaviour = Callable[[Any, grpc.aio.ServicerContext], AsyncIterator[Any]]
 
 
 class AwaitedRequests:
@@ -37,6 +38,20 @@ class AwaitedRequests:
             return await behaviour(await self.request_of(context), context)
 
         return grpc.stream_unary_rpc_method_handler(answer, read, write)
+
+    def stream_handler(
+        self,
+        behaviour: StreamBehaviour,
+        read: Callable[[bytes], Any] | None,
+        write: Callable[[Any], bytes] | None,
+    ) -> grpc.RpcMethodHandler:
+        """Handles a method of one request and a stream of answers, likewise."""
+
+        async def answer(_: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            async for each in behaviour(await self.request_of(context), context):
+                yield each
+
+        return grpc.stream_stream_rpc_method_handler(answer, read, write)
 
     async def request_of(self, context: grpc.aio.ServicerContext) -> Any:
         """The request of a call; where none comes, the refusal that is to be answered."""

@@ -76,6 +76,8 @@ def health_handler(
 ) -> grpc.GenericRpcHandler:
     """Answers checks, and watches as many as there is room for."""
     service, read, write = HealthService(models, room), reader(StringValue), Int32Value.SerializeToString
-    watch = grpc.unary_stream_rpc_method_handler(service.watch, read, write)
-    handlers = {CHECK: awaited.handler(service.check, read, write), WATCH: watch}
+    handlers = {
+        CHECK: awaited.handler(service.check, read, write),
+        WATCH: awaited.stream_handler(service.watch, read, write),
+    }
     return grpc.method_handlers_generic_handler(SERVICE, handlers)

@@ -61,16 +61,21 @@ def reader(message: type[Message]) -> Callable[[bytes], Message | Refused]:
     """Reads the messages of any other method, which are small."""
 
     def read(data: bytes) -> Message | Refused:
-        if len(data) > MAX_CONTROL_BYTES:
-            return invalid(
-                f"a {message.DESCRIPTOR.name} may have at most {MAX_CONTROL_BYTES} bytes, got {len(data)}"
-            )
         try:
+            check_small(data, f"a {message.DESCRIPTOR.name}")
             return message.FromString(data)
         except DecodeError as error:
             return _malformed(message, error)
+        except Refused as refused:
+            return refused
 
     return read
+
+
+def check_small(data: bytes, what: str) -> None:
+    """Refused, in one sentence, for a message that is too large for any method but that of inference."""
+    if len(data) > MAX_CONTROL_BYTES:
+        raise invalid(f"{what} may have at most {MAX_CONTROL_BYTES} bytes, got {len(data)}")
 
 
 def _malformed(message: type[Message], error: DecodeError) -> Refused:
@@ -81,7 +86,7 @@ def _apart(data: bytes) -> tuple[bytes, list[memoryview]]:
     """What is to be parsed of an inference request, and views of its raw tensors."""
     view, raw, rest, rest_bytes = memoryview(data), [], [], 0
     for count, (number, start, content, end) in enumerate(_fields(data)):
-        if number == RAW_INPUT_CONTENTS:
+        if number == RAW_INPUT_CONTENTS and data[start] & 7 == BYTES:
             raw.append(view[content:end])
         else:
             rest.append(view[start:end])

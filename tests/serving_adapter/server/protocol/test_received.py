@@ -11,6 +11,8 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.server.protocol.received import (
     MAX_FIELDS,
     MAX_PARSED_BYTES,
+    RAW_INPUT_CONTENTS,
+    VARINT,
     InferenceMessage,
     inference_reader,
 )
@@ -51,6 +53,14 @@ def test_what_would_take_long_to_parse_is_not_parsed():
     many = b"\x32\x00" * (MAX_FIELDS + 100_000)  # outputs without a name, two bytes each
     assert f"at most {MAX_FIELDS} inputs, outputs and parameters" in str(refusal(many))
     assert refusal(bytes((1 << 26) + 1)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("size_bytes", [64, 70_000])
+def test_no_tensor_is_made_of_a_number_in_its_place(size_bytes):
+    asked = request([b"a" * size_bytes])
+    message = read(asked.SerializeToString() + bytes([RAW_INPUT_CONTENTS << 3 | VARINT, 1]))
+    assert isinstance(message, InferenceMessage)
+    assert [bytes(tensor) for tensor in message.raw] == [b"a" * size_bytes]
 
 
 @given(st.binary(max_size=200), st.integers(0, 80_000))
