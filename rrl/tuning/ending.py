@@ -6,7 +6,7 @@ A run ends in one of these ways. In all of them something is put in force and th
 |---|---|
 | did all it was to do | what the validation showed to be better, else the start |
 | was stopped, or its time was up | the best known, if plainly better than the start, else what was found |
-| cannot measure the best or the start | what was found |
+| cannot measure the best or the start | what was found; off the grid, the next start puts it back |
 | failed, or gave up | as when it was stopped; then the error goes on |
 | finds what somebody else has set | that |
 
@@ -85,6 +85,8 @@ class EndOfRun:
             if self._in_force.number is None:  # What was found, off the grid: nothing has replaced it yet.
                 self._leave()
                 raise GivenUp(f"{refused}; what was found stays in force") from None
+            if self._in_force.found_number is None and self._start_is_lost:  # There is nothing to go back to.
+                raise GivenUp(str(refused)) from None
             return self._keep(ToKeep(self._as_found, str(refused)))
         except GivenUp as given_up:
             with suppress(Exception):  # as below
@@ -104,6 +106,11 @@ class EndOfRun:
             return self._in_force.adopted
         start, choice = self._guard.start, self._guard.choice
         return start if found is None or choice.is_worse(found) or choice.is_better(start, found) else found
+
+    @property
+    def _start_is_lost(self) -> bool:
+        """True if the start may have brought the target down."""
+        return self._guard.fitness.was_lost_again(self._guard.start)
 
     def _early(self, why: str) -> ToKeep:
         number, reason = self._guard.keeping()

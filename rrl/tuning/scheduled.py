@@ -50,7 +50,9 @@ class Scheduled:
             was_lost = bool(record.measurement.gap) and not record.measurement.gap_by_others
             lost_again = was_lost and self._guard.fitness.was_lost_again(number)
             refused, validates = record.not_taken and kind != "wait", kind == "validation"
-            if refused or (validates and lost_again):
+            # A start that is in force as it was found is not put there by the run.
+            may_be_to_blame = validates or (kind == "baseline" and number != self._in_force.found_number)
+            if refused or (may_be_to_blame and lost_again):
                 which = "the start" if number == self._guard.start else "the best known"
                 again = " again" if validates else ""
                 raise CannotMeasure(f"{which} cannot be measured{again}: {record.measurement.gap}")

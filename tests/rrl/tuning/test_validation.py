@@ -217,6 +217,44 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     assert kinds(read(tmp_path)[1]).count("validation") == turns
 
 
+@pytest.mark.parametrize("is_on_grid", [True, False])
+def test_a_start_that_brings_the_target_down_twice_is_not_put_in_force_again(
+    is_on_grid: bool, tmp_path: Path
+) -> None:
+    """A pinned value that needs more memory than there is, say."""
+    found = {"instances": 1 if is_on_grid else 3, "intra_op_threads": 1}
+    put: list[int] = []
+    left: list[bool] = []
+    stop = StopAfter(5)
+    t = tuning(
+        tmp_path,
+        simulated(Dying),
+        found=found,
+        put_in_force=put.append,
+        leave=lambda: left.append(True),
+        listeners=[stop],
+        stop=stop,
+    )
+    t.env.deadly = t.env.start
+    if is_on_grid:
+        kept = run(t)
+        assert SPACE.configuration(kept.number) == found
+        assert "the start cannot be measured: the target is lost" in kept.reason
+    else:  # The next start puts it back.
+        with pytest.raises(GivenUp, match="the start cannot be measured: the target is lost"):
+            run(t)
+        assert (put, left) == ([], [])
+    assert kinds(read(tmp_path)[1]) == ["baseline"] * 2
+
+
+def test_a_start_that_was_found_is_waited_for_however_often_the_target_is_lost(tmp_path: Path) -> None:
+    stop = StopAfter(5)
+    t = tuning(tmp_path, simulated(Dying), listeners=[stop], stop=stop)
+    t.env.deadly = t.env.start
+    assert run(t).stopped
+    assert kinds(read(tmp_path)[1]) == ["baseline"] * 5
+
+
 class OnCluster(SimulatedServing):
     """Nodes go or come in so many of the next intervals."""
 
