@@ -106,6 +106,8 @@ class Tuning:
         self, kind: Kind, choice: Admission, watch: Watch = UNWATCHED, decision_ms: float = math.nan
     ) -> Record:
         """One interval under what the guard admitted: run it, have it judged, journal it, learn from it."""
+        if self.stop():  # while agent and guard thought: nothing else is put in force for it
+            raise Stopped
         before = self.in_force.number
         changes = choice.number != before and not watch.hands_off
         if changes:

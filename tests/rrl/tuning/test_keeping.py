@@ -70,6 +70,23 @@ def test_stopped_at_any_point_it_leaves_the_start_or_better(tmp_path: Path, afte
     assert mean[kept.number] <= mean[t.env.start]
 
 
+def test_nothing_else_is_put_in_force_once_it_was_stopped_while_the_agent_thought(tmp_path: Path) -> None:
+    asked: list[int] = []
+    put: list[int] = []
+    t = tuning(tmp_path, stop=lambda: bool(asked), put_in_force=put.append)
+
+    def thinks(observation: np.ndarray) -> np.ndarray:
+        asked.append(t.env.start)
+        return SPACE.action((t.env.start + 1) % len(SPACE))
+
+    t.agent.act = thinks
+    changes = Changes()
+    t.telling.listeners = [changes]
+    kept = run(t)
+    assert kept.stopped
+    assert (asked, put, changes.seen) == ([t.env.start], [t.env.start], [])
+
+
 def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path) -> None:
     t = tuning(tmp_path)
 
