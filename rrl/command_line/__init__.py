@@ -84,6 +84,8 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     put_back = check_each(runs, console) if len(runs) > 1 and not options.dry_run else {}
     codes = []
     for one in runs:
+        if stop.is_set():  # The one before was about to end by itself.
+            return INTERRUPTED
         stop.says = STOPPING
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")

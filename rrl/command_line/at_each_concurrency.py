@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rrl.command_line.ending import ends_all, of_all
+from rrl.command_line.ending import INTERRUPTED, ends_all, of_all
 from rrl.command_line.opening.several_models import SharedByModels
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.tune import tune
@@ -33,6 +33,8 @@ def tune_at_each(options: TuneOptions, console: Console, stop: Stop, shared: Sha
     codes = []
     before: Path | None = None
     for level in levels:
+        if stop.is_set():  # The run before was about to end by itself.
+            return INTERRUPTED
         console.rule(f"{level} requests at once")
         out = folder / f"concurrency-{level}"
         knobs = options.knobs if before is None else ()  # The grid is then that of the run before.
