@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import comb
+
+import numpy as np
+from scipy.special import gammaln
 
 from rrl.records import Record
 
@@ -66,5 +68,11 @@ class Losses:
     def _chance(self, number: int) -> float:
         total, lost = self._intervals, self._lost.total()
         own, of_own = self._ran[number], self._lost[number]
-        ways = sum(comb(own, k) * comb(total - own, lost - k) for k in range(of_own, min(own, lost) + 1))
-        return ways / comb(total, lost)
+        k = np.arange(max(of_own, lost - (total - own)), min(own, lost) + 1)
+        ways = _log_ways(own, k) + _log_ways(total - own, lost - k) - _log_ways(total, lost)
+        return float(np.exp(ways).sum())
+
+
+def _log_ways(among: int, chosen: int | np.ndarray) -> np.ndarray:
+    """ln of how many ways there are to choose so many. Of months of intervals the number itself is huge."""
+    return np.asarray(gammaln(among + 1) - gammaln(chosen + 1) - gammaln(among - chosen + 1))
