@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from rrl.tuning.listener import TIME, TIME_LENGTH, Change, Listener
 from serving_adapter.whole_files import errors_name
@@ -27,8 +29,8 @@ class ChangeLog(Listener):
         with errors_name(self.path):
             if self.path.exists() and self.path.stat().st_size > MAX_BYTES:
                 self.path.replace(self.path.with_name(EARLIER_FILE_NAME))
-        with errors_name(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{change}\n")
+        with errors_name(self.path), self.path.open("a+b") as file:
+            file.write(_end_of_torn_line(file) + f"{change}\n".encode(errors="replace"))
 
 
 def times_since(folder: Path, at_s: float) -> list[float]:
@@ -45,5 +47,14 @@ def times_since(folder: Path, at_s: float) -> list[float]:
     return [time_s for time_s in times_s if time_s + 1 > at_s]
 
 
+def _end_of_torn_line(file: BinaryIO) -> bytes:
+    """What a kill or a full disk has kept from the last line, so that the next one is a line of its own."""
+    if not file.seek(0, os.SEEK_END):
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
+
+
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
+    """Those of a torn line, too, which may end within a character."""
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -44,6 +44,22 @@ def test_the_changes_after_a_moment_are_read_from_the_log(tmp_path: Path) -> Non
     assert times_since(tmp_path, moments[1] + 1.0) == moments[2:]
 
 
+@pytest.mark.parametrize("torn", ["2026-11-22 14:0", "2026-11-22 14:03:04  the server refused 2 inst. ·"])
+def test_a_line_torn_by_a_full_disk_hides_no_change_after_it(torn: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(torn.encode()[:-1])  # within its last character, if that has several
+    ChangeLog(tmp_path).changed(
+        Change(AT, BEFORE, BEFORE | {"instances": 2}, "agent", "the agent explores it")
+    )
+    assert times_since(tmp_path, AT.timestamp()) == [AT.timestamp()]
+    assert (tmp_path / FILE_NAME).read_bytes().splitlines()[1].startswith(b"2026-11-22 14:03:05  instances 1")
+
+
+def test_a_reason_that_no_file_can_hold_stops_no_change(tmp_path: Path) -> None:
+    """A server's JSON may hold half of a pair of surrogates."""
+    ChangeLog(tmp_path).changed(Change(AT, BEFORE, BEFORE | {"instances": 2}, "undone", "no memory \ud83d"))
+    assert (tmp_path / FILE_NAME).read_text(encoding="utf-8").endswith("no memory ?\n")
+
+
 def test_a_change_in_the_hour_that_comes_twice_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
