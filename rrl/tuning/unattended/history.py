@@ -37,8 +37,7 @@ def summed_up(folder: Path, records: Sequence[Record]) -> None:
     """Appends a line for each hour of these intervals, but for those that it has already."""
     path = folder / FILE_NAME
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    until_s = _until_s(lines)
-    new = [record for record in records if record.wall_time_s > until_s]
+    new = _not_summed_up(records, _until_s(lines))
     rows = [_row(list(group)) for _, group in groupby(new, key=lambda record: record.wall_time_s // HOUR_S)]
     if not rows:
         return
@@ -49,11 +48,17 @@ def summed_up(folder: Path, records: Sequence[Record]) -> None:
         file.write("\n".join([",".join(COLUMNS), *kept, text.getvalue()]).encode())
 
 
+def _not_summed_up(records: Sequence[Record], until_s: float) -> Sequence[Record]:
+    """Those behind the one that ended then; all where none did. A clock may be set back between them."""
+    summed_up = [i for i, record in enumerate(records) if record.wall_time_s == until_s]
+    return records[summed_up[-1] + 1 :] if summed_up else records
+
+
 def _until_s(lines: Sequence[str]) -> float:
     try:
         return float(lines[-1].split(",")[1])
     except (IndexError, ValueError):
-        return -math.inf
+        return math.nan
 
 
 def _row(records: Sequence[Record]) -> list[Any]:

@@ -222,6 +222,18 @@ def test_hours_are_told_once_and_silence_is_counted(tmp_path: Path) -> None:
     assert rows[1]["latency_mean_ms"] == ""
 
 
+@pytest.mark.parametrize("set_by_s", [-7200.0, -3e8, 3e8])
+def test_hours_are_told_whatever_the_clock_is_set_to(set_by_s: float, tmp_path: Path) -> None:
+    records = tuned(tmp_path, intervals=4)[1]
+    later = [replace(record, wall_time_s=record.wall_time_s + set_by_s) for record in records]
+    history.summed_up(tmp_path, records)
+    history.summed_up(tmp_path, later)
+    history.summed_up(tmp_path, [*later, records[0]])  # as before a kill, and one more
+    with (tmp_path / history.FILE_NAME).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["intervals"]) for row in rows) == 2 * len(records) + 1
+
+
 def test_the_log_of_changes_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "MAX_BYTES", 200)
     log = ChangeLog(tmp_path)
