@@ -18,6 +18,7 @@ from rrl.objective import slo_violated
 from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.address import canonical
+from serving_adapter.whole_files import written_whole
 from serving_adapter.yaml_text import yaml_file
 
 FILE_NAME = "reference_table.yaml"
@@ -114,7 +115,8 @@ class ReferenceTable:
 
     def write(self, path: Path) -> None:
         text = "# Load level -> best configuration known; each level spans the arrival rates given.\n"
-        path.write_text(text + yaml.safe_dump(self.to_yaml(), sort_keys=False), encoding="utf-8")
+        with written_whole(path) as file:  # Others may read it while a watch goes on.
+            file.write((text + yaml.safe_dump(self.to_yaml(), sort_keys=False)).encode())
 
     def to_yaml(self) -> dict[str, Any]:
         return {

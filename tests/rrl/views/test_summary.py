@@ -37,6 +37,7 @@ from rrl.views.reference_table import Origin, ReferenceTable
 from rrl.views.summary import reference_table_of, summarise
 from rrl.views.tensorboard_events import FOLDER, TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, cost_table, result_table, sparkline
+from tests.support.full_disk import files_of_at_most
 from tests.support.runs.simulated_runs import unanswered
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
@@ -349,6 +350,16 @@ def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
     for limit_ms in (None, 80.0):
         reference_table_of(replace(header, slo_p95_ms=limit_ms), records).write(path)
         assert ReferenceTable.read(path).slo_p95_ms == limit_ms
+
+
+def test_a_reference_table_that_a_full_disk_has_no_room_for_leaves_the_one_before(
+    folder: Path, tmp_path: Path
+) -> None:
+    table = ReferenceTable.read(folder / "reference_table.yaml")
+    table.write(tmp_path / "table.yaml")
+    with files_of_at_most(16), pytest.raises(OSError, match=r"File too large: .*table\.yaml"):
+        table.write(tmp_path / "table.yaml")
+    assert ReferenceTable.read(tmp_path / "table.yaml") == table
 
 
 def test_the_reference_table_tells_the_server_it_was_measured_on(
