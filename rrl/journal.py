@@ -151,9 +151,10 @@ class Journal:
                 file.close()
                 new.unlink(missing_ok=True)
                 raise
-        sync_folder(self.path.parent)
         self._file.close()
         self._file, self.header = file, header
+        with suppress(OSError):  # It is in its place, though a power cut may bring back the one before.
+            sync_folder(self.path.parent)
 
     def _write(self, values: dict[str, Any]) -> None:
         """The whole line, or none of it, as on a full disk."""

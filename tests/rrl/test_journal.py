@@ -446,6 +446,24 @@ def no_file_grows_beyond(length_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_what_follows_a_shortening_that_may_not_outlast_a_power_cut_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor is left to open the folder with, say: the file is in its place by then."""
+
+    def fails(folder: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    journal = Journal.create(tmp_path, header())
+    for number in range(3):
+        journal.append(record(number))
+    monkeypatch.setattr("rrl.journal.sync_folder", fails)
+    journal.keep([2], {"kept": 0})
+    journal.append(record(1))
+    journal.close()
+    assert [r.number for r in read(tmp_path)[1]] == [2, 1]
+
+
 def test_a_line_that_the_disk_has_no_room_for_is_not_there_at_all_and_the_error_names_the_journal(
     tmp_path: Path,
 ) -> None:
