@@ -33,6 +33,7 @@ _COUNTERS = (
     "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",
 )  # fmt: skip
 _NO_BATCHES = BatchTotals(0, 0.0, 0.0)
+_MOST_PER_S = 1e7  # requests; no server takes in so many
 _ROUNDING = 1e-6  # sums of seconds may round; counters that fall by more started again
 
 
@@ -41,6 +42,7 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
 
     `looks` are others, in the order of time; those between the two tell how unevenly requests came, where
     the server does not tell when.
+    Nothing did where the counters tell of more requests than any server can take in: `gap` says so.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
     nothing may be learned from them. So it does where nodes of the server's cluster went or came with more
     than `MOST_CHANGED_SHARE` of its workers, which is `gap_by_others`: it says nothing of the configuration
@@ -56,6 +58,8 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
 
 
 def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Measurement:
+    if impossible := _impossible(before, after):
+        return Measurement(after.at_s - before.at_s, 0, 0, 0, gap=impossible)
     gap, by_nodes = _restart(before, after), False
     if gap:
         before = _zero(before)
@@ -93,6 +97,14 @@ def _changed_share(before: Reading, after: Reading) -> float:
     if before.cluster_changed_share is None or after.cluster_changed_share is None:
         return 0.0
     return after.cluster_changed_share - before.cluster_changed_share
+
+
+def _impossible(before: Reading, after: Reading) -> str:
+    """Why these counts are no server's: a gauge that fell below zero may be told as 2^64 - 1, say."""
+    arrivals = after.arrivals - before.arrivals
+    if arrivals <= _MOST_PER_S * max(after.at_s - before.at_s, 1.0):
+        return ""
+    return f"the server's counters tell of {arrivals:.3g} requests within the interval, beyond all measure"
 
 
 def _restart(before: Reading, after: Reading) -> str:

@@ -49,6 +49,16 @@ def test_arrivals_count_what_piled_up_and_what_failed():
     assert m.gap == ""
 
 
+def test_more_requests_than_any_server_takes_in_are_none_and_leave_a_gap():
+    wrapped = reading(5.0, [0.1] * 25, in_flight=2**64 - 1)
+    m = measure(reading(), wrapped)
+    assert (m.arrivals, m.completions, m.backlog) == (0, 0, 0)
+    assert m.gap == (
+        "the server's counters tell of 1.84e+19 requests within the interval, beyond all measure"
+    )
+    assert measure(wrapped, reading(10.0, [0.1] * 50)).arrivals == 0
+
+
 def test_pending_requests_stand_in_for_those_in_flight():
     before, after = reading(in_flight=None, pending=1), reading(1.0, [0.1], in_flight=None, pending=5)
     assert measure(before, after).arrivals == 5
