@@ -4,7 +4,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| K | `_covariance` | prior covariance of the errors of all configurations |
+| K | `_covariance` | prior covariance of the errors; of a large grid it would not fit in memory as a whole |
 | r_t | `errors` | ln of the latency observed over that of the interval's own arrivals, replayed |
 
 The interval's own service times are replayed too. So neither a burst nor a slow moment is taken for an error.
@@ -70,16 +70,14 @@ class ReplayError:
     """The posterior of ln(latency / replayed) of every configuration."""
 
     def __init__(self, space: ConfigurationSpace) -> None:
-        together = np.eye(len(space))
-        for column in space.values.T:
-            if len(np.unique(column)) > 1:
-                together += column[:, None] == column[None]
-        self._covariance = ERROR_SD**2 * together
+        self._numbers_of_all = np.arange(len(space))
+        # (knobs of several values, size)
+        self._indices = space.indices[:, np.array(space.shape) > 1].T.copy()
         self._forget()
 
     def _forget(self) -> None:
         self._seen: deque[SeenError] = deque(maxlen=MAX_INTERVALS)
-        self._mean = np.zeros(len(self._covariance))
+        self._mean = np.zeros(len(self._numbers_of_all))
         self._factor: np.ndarray | None = None
         self._numbers = np.empty(0, int)
         self._scale = 1.0
@@ -97,7 +95,7 @@ class ReplayError:
         if not self._seen:
             return
         alike = _Alike.of(self._seen)
-        prior, own = self._covariance[np.ix_(alike.numbers, alike.numbers)], np.diag(alike.variances)
+        prior, own = self._covariance(alike.numbers, alike.numbers), np.diag(alike.variances)
         best = -math.inf
         for scale, of_scale in SCALES:
             for noise, of_noise in NOISES:
@@ -109,7 +107,7 @@ class ReplayError:
                     best, self._scale, self._factor, kept = plausibility, scale, factor, alpha
         self.log_evidence = float(best)
         self._numbers = alike.numbers
-        self._mean = self._scale * self._covariance[:, alike.numbers] @ kept
+        self._mean = self._scale * self._covariance(alike.numbers, self._numbers_of_all).T @ kept
 
     def anew(self) -> ReplayError:
         """One that knows nothing yet."""
@@ -130,14 +128,22 @@ class ReplayError:
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of it, or of what it differs by from that of one configuration, `beside`."""
         every = numbers if beside is None else np.append(numbers, beside)
-        variance = self._scale * np.diag(self._covariance)[every]
+        variance = np.full(len(every), self._scale * (ERROR_SD**2 * (1 + len(self._indices))))
         shared = np.empty((0, len(every)))
         weighted = shared
         if self._factor is not None:
-            shared = self._scale * self._covariance[np.ix_(self._numbers, every)]
+            shared = self._scale * self._covariance(self._numbers, every)
             weighted = cholesky.solved(self._factor, shared)
             variance -= np.einsum("ij,ij->j", shared, weighted)
         if beside is not None:
-            covariance = self._scale * self._covariance[every, beside] - shared.T @ weighted[:, -1]
+            prior = self._covariance(every, every[-1:])[:, 0]
+            covariance = self._scale * prior - shared.T @ weighted[:, -1]
             variance = (variance + variance[-1] - 2 * covariance)[:-1]
         return np.sqrt(np.maximum(variance, 1e-10))
+
+    def _covariance(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """(some, others) of K."""
+        together = (some[:, None] == others).astype(float)
+        for index in self._indices:
+            together += index[some][:, None] == index[others]
+        return np.asarray(ERROR_SD**2 * together)

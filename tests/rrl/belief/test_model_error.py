@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -89,3 +90,16 @@ def test_many_intervals_of_few_configurations_say_what_each_of_them_says() -> No
     evidence, log_ratio = max(cases, key=lambda case: case[0])
     assert found.log_evidence == pytest.approx(evidence)
     np.testing.assert_allclose(found.log_ratio, log_ratio, atol=1e-12)
+
+
+def test_of_a_large_grid_no_more_is_kept_than_a_few_numbers_of_each_configuration() -> None:
+    space = ConfigurationSpace.of(instances=range(1, 51), max_batch_size=range(1, 51))
+    tracemalloc.start()
+    try:
+        model_error = ReplayError(space)
+        model_error.learn(3, 0.1, 0.03**2)
+        model_error.standard_deviations(np.arange(len(space)), beside=3)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 0.05 * 8 * len(space) ** 2
