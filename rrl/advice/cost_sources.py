@@ -27,7 +27,7 @@ from rrl.advice.possible_costs import PossibleCosts, likely_worlds
 from rrl.agent import Task, Transition
 from rrl.belief.belief import Belief
 from rrl.belief.replay import Latencies, Replay
-from rrl.belief.telemetry import tells_batch_sizes
+from rrl.belief.telemetry import service_times, tells_batch_sizes
 from rrl.guided.candidates import cheapest_first
 from rrl.measured_costs import NOISE
 from rrl.objective import PredictedIntervals
@@ -181,7 +181,7 @@ def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
     busy = float(np.mean([t.measurement.cpu_utilisation for t in observed]))
     if task.cores is None or math.isnan(busy):
         return task.cores
-    service_s = sum(row.total_s for t in observed for row in t.measurement.telemetry)
+    service_s = sum(row.total_s for t in observed for row in service_times(t.measurement))
     own = threads * service_s / sum(t.measurement.duration_s for t in observed)
     return max(1, round(task.cores - max(0.0, busy * task.cores - own)))
 

@@ -177,14 +177,15 @@ def test_where_threads_count_the_best_of_each_number_of_them_is_simulated(
 THREADS = ConfigurationSpace.of(intra_op_threads=[1, 2])
 
 
+@pytest.mark.parametrize("rows", [(ServiceTimes(1, 1, 400, 6.0),), ()], ids=["rows", "means"])
 @pytest.mark.parametrize(("cpu_utilisation", "gains"), [(0.3, True), (math.nan, True), (1.0, False)])
 def test_threads_are_expected_to_gain_little_where_other_programs_have_the_cores(
-    cpu_utilisation: float, gains: bool
+    cpu_utilisation: float, gains: bool, rows: tuple[ServiceTimes, ...]
 ) -> None:
-    """Of two cores, one thread keeps 0.6 busy."""
-    none, rows = np.empty(0), (ServiceTimes(1, 1, 400, 6.0),)
-    measurement = Measurement(10.0, 400, 400, 0, LatencySummary(26.0), telemetry=rows, mean_batch_size=1.0)
-    measurement = replace(measurement, cpu_utilisation=cpu_utilisation)
+    """Of two cores, one thread keeps 0.6 busy, by rows or by the mean service time alone."""
+    none, service = np.empty(0), LatencySummary(15.0)
+    measurement = Measurement(10.0, 400, 400, 0, LatencySummary(26.0), service=service, mean_batch_size=1.0)
+    measurement = replace(measurement, telemetry=rows, cpu_utilisation=cpu_utilisation)
     seen = [Transition(none, THREADS.action(0), 26.0, none, measurement)] * INTERVALS
     possible = by_observation(Task(THREADS, cores=2), seen)
     assert possible is not None
