@@ -16,6 +16,7 @@ from rrl.belief import cholesky
 from rrl.belief import service_time_process as process
 from rrl.belief.drift import Evidence
 from rrl.belief.learned_prior import Kind
+from rrl.belief.remembered import MAX_ENTRIES
 from rrl.belief.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis, Terms
 from rrl.belief.service_time_table import ServiceTimeTable
 
@@ -29,6 +30,8 @@ MAX_PLAUSIBLE = 8
 MANY_ENTRIES = 60
 # Added to variances, so that entries that go together can be drawn together.
 JITTER = 1e-6
+# Covariances with so many entries are kept: those seen, under both disciplines.
+MAX_ROWS = 2 * MAX_ENTRIES
 
 
 class ServiceTimePosterior:
@@ -182,10 +185,14 @@ class ServiceTimePosterior:
     def _row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(P,), (P,) covariance of f, and of h, between this entry and every one."""
         number = int(number)
-        if number not in self._rows:
+        row = self._rows.pop(number, None)
+        if row is None:
             point = self._points[number]
-            self._rows[number] = process.smooth(self._points, point), process.crowding(self._points, point)
-        return self._rows[number]
+            row = process.smooth(self._points, point), process.crowding(self._points, point)
+        self._rows[number] = row  # behind those that were asked for longer ago
+        while len(self._rows) > MAX_ROWS:
+            del self._rows[next(iter(self._rows))]
+        return row
 
     def _expected_a_priori(self) -> np.ndarray:
         """(P,) ln S/S_1 before anything is known."""

@@ -24,7 +24,7 @@ from rrl.belief import drift
 from rrl.belief import service_time_process as process
 from rrl.belief.learned_prior import Kind
 from rrl.belief.machine_speed import MachineSpeed
-from rrl.belief.remembered import Remembered, SeenInterval
+from rrl.belief.remembered import MAX_INTERVALS, Remembered, SeenInterval
 from rrl.belief.service_time_posterior import ServiceTimePosterior
 from rrl.belief.service_time_process import WEIGHTS, Fit, Hypothesis
 from rrl.belief.service_time_table import ServiceTimeTable
@@ -39,8 +39,9 @@ SLOPE_SD = 0.1
 # For each unit of ln n between a number of busy instances and the mean that it was told apart from.
 APART_SD = 0.3
 
-# Rows of a smaller share of an interval's batches are left out.
+# Rows of a smaller share of an interval's batches are left out, where the others hold `LEAST_TOLD` of them.
 MIN_SHARE = 0.02
+LEAST_TOLD = 0.5
 # Every hypothesis is tried in so many rounds, and then in each `RETRIAL`-th round.
 FIRST_ROUNDS = 6
 RETRIAL = 8
@@ -159,9 +160,7 @@ class ServiceTimeModel:
         self._time += 1
         if log_slower:
             self._beside[self._time] = log_slower
-        rows = [row for row in rows if row.count > 0 and row.total_s > 0]
-        batches = sum(row.count for row in rows)
-        rows = [row for row in rows if row.count >= MIN_SHARE * batches]
+        rows = _frequent([row for row in rows if row.count > 0 and row.total_s > 0])
         if not rows:
             return
         found: dict[int, tuple[float, float]] = {}  # precision, precision · ln S by entry
@@ -194,6 +193,10 @@ class ServiceTimeModel:
         """Conditions the process on all that is remembered. Something must be known."""
         posterior, machine = self._posterior, self._machine
         rows, times = self._remembered.rows()
+        forgotten = self._beside.keys() - set(times.tolist())
+        for time in forgotten:
+            if time <= self._time - MAX_INTERVALS:
+                del self._beside[time]
         if self._beside:
             beside = np.array([self._beside.get(int(time), 0.0) for time in times])
             rows = rows._replace(log_time=rows.log_time - beside[rows.interval])
@@ -279,6 +282,16 @@ class ServiceTimeModel:
             return 0.0
         distance = math.log((busy + step) / busy)
         return float(self.log_times[beside] - self.log_times[number]) / distance
+
+
+def _frequent(rows: list[ServiceTimes]) -> list[ServiceTimes]:
+    """Those of `MIN_SHARE` of all batches, or where these are few, the most frequent that hold enough."""
+    counts = np.array([row.count for row in rows])
+    order = np.argsort(-counts, kind="stable")
+    enough = 1 + int(np.searchsorted(np.cumsum(counts[order]), LEAST_TOLD * counts.sum()))
+    kept = counts >= MIN_SHARE * counts.sum()
+    kept[order[: min(enough, round(1 / MIN_SHARE))]] = True
+    return [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
 
 
 def _apart_variance(row: ServiceTimes, mean_busy: float | None) -> float:

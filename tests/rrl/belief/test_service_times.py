@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.scenarios.families import family_cores, family_machine
-from rrl.belief import remembered
+from rrl.belief import remembered, service_time_posterior, service_times
 from rrl.belief.learned_prior import shipped
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import ServiceTimes
@@ -171,6 +171,25 @@ def test_memory_is_bounded_and_the_newest_is_known(monkeypatch: pytest.MonkeyPat
     assert abs(log_errors(model, machine, [len(SPACE) - 1])[0]) < 0.03
 
 
+def test_what_was_worked_out_of_entries_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = [(n, 1.0) for n in range(12)]
+    usual = taught(ServiceTimeModel(SPACE, family_cores(3)), family_machine(3), visits)
+    monkeypatch.setattr(service_time_posterior, "MAX_ROWS", 8)
+    few = taught(ServiceTimeModel(SPACE, family_cores(3)), family_machine(3), visits)
+    assert len(few._posterior._rows) <= 8
+    np.testing.assert_array_equal(few.log_times, usual.log_times)
+
+
+def test_what_neighbours_slowed_is_forgotten_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_times, "MAX_INTERVALS", 5)
+    model, configuration = ServiceTimeModel(SPACE), SPACE.configuration(0)
+    for _ in range(40):
+        model.add(configuration, [row(1, 50, 0.11)], log_slower=0.1)
+        model.fit()
+    assert len(model._beside) <= 5 + remembered.MAX_INTERVALS_ALIKE
+    assert model.expected_s(configuration, 1)[0] == pytest.approx(0.11 / np.exp(0.1), rel=0.01)
+
+
 def test_the_same_intervals_lead_to_the_same_numbers() -> None:
     visits = [(CENTRE, 1.0), (7, 1.1), (40, 0.9), (CENTRE, 1.0)]
     first, again = (
@@ -210,6 +229,30 @@ def test_rows_without_batches_teach_nothing() -> None:
     assert not model.known
     model.add(SPACE.configuration(3), [row(1, 2, 0.15)])
     assert model.known
+
+
+def test_batches_of_many_kinds_teach_though_each_kind_is_rare() -> None:
+    """As under a load that fills batches by chance, up to 32 requests."""
+    model, configuration = ServiceTimeModel(BATCHING), {"instances": 2, "max_batch_size": 32}
+    model.add(configuration, [row(n, 10, 0.02 * b**0.8, b) for n in (1, 2) for b in range(1, 33)])
+    assert model.known
+    model.fit()
+    assert model.expected_s(configuration, 16)[0] == pytest.approx(0.02 * 16**0.8, rel=0.05)
+
+
+def test_of_kinds_of_batches_that_are_all_as_rare_some_are_kept() -> None:
+    """More of them than are remembered."""
+    space = ConfigurationSpace.of(instances=[32], max_batch_size=[32])
+    model, configuration = ServiceTimeModel(space), {"instances": 32, "max_batch_size": 32}
+    model.add(configuration, [row(n, 1, 0.02, b) for n in range(1, 33) for b in range(1, 33)])
+    assert model.known
+
+
+def test_rare_kinds_of_batches_are_left_out_where_others_hold_enough() -> None:
+    model, configuration = ServiceTimeModel(BATCHING), {"instances": 2, "max_batch_size": 32}
+    model.add(configuration, [row(1, 500, 0.02, 1), row(1, 5, 0.3, 16)])
+    model.fit()
+    assert model._posterior.seen.tolist() == [model.table.entry(configuration, 1, 1)]
 
 
 def test_parts_told_apart_from_a_mean_count_for_less_the_further_they_are_from_it() -> None:
