@@ -183,8 +183,9 @@ class Knowledge:
 
     def _learn_service_times(self, number: int, measurement: Measurement, log_slower: float) -> None:
         configuration = self.space.configuration(number)
-        self._estimates_busy = not telemetry.tells_busy_instances(measurement)
-        told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
+        if all_told := telemetry.service_times(measurement):
+            self._estimates_busy = not telemetry.tells_busy_instances(measurement)
+        told = [row for row in all_told if self._of_this(row, number)]
         in_service = self.replay.unit_load[number] * telemetry.batches_in_service(measurement)
         shares = telemetry.busy_shares(in_service, int(self.replay.instances[number]))
         expected_s = partial(self.service_times.expected_s, configuration)
@@ -290,5 +291,5 @@ class Knowledge:
         """The arrivals of an interval, behind what waited when it began, and its length."""
         offsets_s = self.forecast.offsets_s(measurement, rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
-        waiting = round(waiting * items_per_request(measurement))
+        waiting = round(waiting * items_per_request(measurement, self.forecast.items_per_request))
         return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s

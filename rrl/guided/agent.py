@@ -65,6 +65,7 @@ class Guided(Agent):
         self._taken.add(self._in_force)
         unanswered = not (measurement.gap or measurement.completions or tells_nothing(measurement))
         if measurement.arrivals == measurement.failures == 0 or not (transition.has_cost or unanswered):
+            self.belief.passed(measurement.duration_s)
             return
         self.belief.learn(self._in_force, measurement)
         if self._in_force == self._thumb:
@@ -82,11 +83,14 @@ class Guided(Agent):
         """The target did not take this configuration. Once may be chance.
 
         After twice neither it is proposed nor what needs no less memory. Where something of that kind was
-        taken before, memory is not the reason, and it alone is left out.
+        taken before, memory is not the reason, and it alone is left out. The last one is never left out.
         """
         if self._proposable.refused(number):
-            alike = np.flatnonzero(needing_no_less(self.space, number))
-            self.belief.replay.disallow(np.array([number]) if self._taken.intersection(alike) else alike)
+            replay, refused = self.belief.replay, np.flatnonzero(needing_no_less(self.space, number))
+            if self._taken.intersection(refused) or not np.delete(replay.allowed, refused).any():
+                refused = np.array([number])
+            if np.delete(replay.allowed, refused).any():
+                replay.disallow(refused)
 
     def recommended(self) -> int | None:
         """The configuration expected to cost least while it is kept; None where that is overloaded."""

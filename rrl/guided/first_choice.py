@@ -31,8 +31,9 @@ def central(belief: Belief, space: ConfigurationSpace, kept_off: frozenset[int] 
     fails = belief.failures.of(np.arange(len(space))) >= 1
     fails[list(kept_off)] = True
     numbers = np.flatnonzero(no_delay & replay.allowed & ~fails)
-    if not len(numbers):
-        numbers = np.flatnonzero(no_delay & replay.allowed)
+    for more in (no_delay & replay.allowed, replay.allowed):
+        if not len(numbers):
+            numbers = np.flatnonzero(more)
     latency_ms = belief.screened_at(numbers, FIRST_SHARE * replay.capacity_per_s.max())
     good = numbers[latency_ms <= FIRST_WITHIN * latency_ms.min()]
     from_centre = space.features[good] - space.features.mean(axis=0)

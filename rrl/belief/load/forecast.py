@@ -58,7 +58,7 @@ class LoadForecast:
         self._dispersion = 1.0
         self._told = 0  # dispersions
         self.items_per_request = 1.0
-        """Of the last interval."""
+        """Of the last interval, or of the last one that told."""
         self._seen: deque[_Stretch] = deque(maxlen=MEMORY)
         self._seed = int(rng.integers(2**32))
         self._order = rng.permutation(LEAST_WINDOWS)
@@ -77,7 +77,7 @@ class LoadForecast:
 
     def offsets_s(self, measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
         """(items,) when they came; as bursty as the load usually is where the target does not tell."""
-        return arrival_offsets_s(measurement, rng, self.dispersion)
+        return arrival_offsets_s(measurement, rng, self.dispersion, self.items_per_request)
 
     def passed(self, duration_s: float) -> None:
         """In this time nothing came, or it is not known what did."""
@@ -225,11 +225,14 @@ def _sped(stretch: _Stretch, speed: float) -> tuple[np.ndarray, float]:
 
 
 def arrival_offsets_s(
-    measurement: Measurement, rng: np.random.Generator, usual_dispersion: float = 1.0
+    measurement: Measurement,
+    rng: np.random.Generator,
+    usual_dispersion: float = 1.0,
+    usual_items_per_request: float = 1.0,
 ) -> np.ndarray:
     """(items,) when they came, as far as the target tells; else spread as its dispersion says.
 
-    Where it tells none, they are spread as `usual_dispersion`, of items, says.
+    Where it tells none, they are spread as `usual_dispersion`, of items, says, and are as large as usual.
     """
     summary = measurement.arrival_summary
     if summary.offsets_s:
@@ -241,7 +244,7 @@ def arrival_offsets_s(
         place = np.arange(items.sum()) - np.repeat(np.cumsum(items) - items, items)
         within = place * np.repeat(requests, items) // np.repeat(items, items) / np.repeat(requests, items)
         return np.asarray(np.repeat(starts_s, items) + within * np.repeat(lengths_s, items))
-    count, size = max(measurement.arrivals, 1), items_per_request(measurement)
+    count, size = max(measurement.arrivals, 1), items_per_request(measurement, usual_items_per_request)
     told = math.isfinite(measurement.dispersion)
     dispersion = measurement.dispersion if told else usual_dispersion / size
     requests_s = measurement.duration_s * _invented(rng, count, max(dispersion, 1.0))
@@ -249,13 +252,13 @@ def arrival_offsets_s(
     return np.repeat(requests_s, items)
 
 
-def items_per_request(measurement: Measurement) -> float:
-    """On average, at least 1; 1 where the target does not tell."""
+def items_per_request(measurement: Measurement, usual: float = 1.0) -> float:
+    """On average, at least 1; what is usual where the interval does not tell."""
     summary = measurement.arrival_summary
     if summary.offsets_s:
         return sum(summary.items) / sum(summary.requests)
     items = sum(row.count * row.batch_size for row in measurement.telemetry)
-    return max(1.0, items / measurement.completions) if measurement.completions else 1.0
+    return max(1.0, items / measurement.completions) if items and measurement.completions else usual
 
 
 def _invented(rng: np.random.Generator, requests: int, dispersion: float) -> np.ndarray:

@@ -420,3 +420,11 @@ def test_the_seed_fixes_what_is_believed() -> None:
         first.belief.log_costs_ahead(numbers), again.belief.log_costs_ahead(numbers), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_an_interval_without_answers_does_not_say_that_busy_instances_are_not_told() -> None:
+    belief = lived([TWO, TWO], Poisson(40.0)).belief
+    belief.learn(TWO, Measurement(8.0, 320, 0, 0, backlog=320, backlog_growth=320))
+    everyone = np.arange(len(SPACE))
+    as_told = belief.replay.typical_entries(everyone, belief.forecast.rate_per_s)
+    np.testing.assert_array_equal(belief._typical(everyone), as_told)

@@ -14,6 +14,7 @@ from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
 from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
+from rrl.measurement import Measurement
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.space import ConfigurationSpace
 from tests.support import serving_units
@@ -134,6 +135,43 @@ def test_it_alone_is_left_out_where_what_needs_no_less_was_taken() -> None:
     agent.update(replace(transitions(0, Guided(Task(SPACE)), 1)[0], action=SPACE.action(taken)))
     refused = SPACE.number({"instances": 2, "intra_op_threads": 2})
     assert left_out(agent, refused).tolist() == [refused]
+
+
+def all_failed(space: ConfigurationSpace, number: int) -> Transition:
+    """An interval of this configuration in which every request failed."""
+    none, measurement = np.zeros(0), Measurement(10.0, 50, 0, 50)
+    cost = MeanLatency().cost(measurement, space.configuration(number))
+    return Transition(none, space.action(number), cost, none, measurement)
+
+
+def test_what_has_a_delay_is_tried_where_all_without_was_refused() -> None:
+    space = ConfigurationSpace.of(max_queue_delay_us=[0, 1000])
+    agent = Guided(Task(space))
+    agent.update(all_failed(space, 1))
+    for _ in range(2):
+        agent.refused(0)
+    agent.update(all_failed(space, 1))
+    assert space.number_of_action(agent.act(np.zeros(0))) == 1
+
+
+def test_something_may_be_proposed_whatever_was_refused() -> None:
+    space = ConfigurationSpace.of(instances=[1, 2, 3])
+    agent = Guided(Task(space))
+    assert left_out(agent, 0).tolist() == [0]
+    for number in (1, 1, 2, 2):
+        agent.refused(number)
+    agent.update(all_failed(space, 0))
+    assert agent.belief.replay.allowed.any()
+
+
+def test_a_time_without_requests_is_no_time_in_which_what_waits_stays() -> None:
+    agent = Guided(Task(SPACE))
+    lived = transitions(0, agent, decisions=2)
+    silent = replace(lived[-1], measurement=Measurement(30.0, 0, 0, 0))
+    agent.update(silent)
+    agent.update(replace(silent, measurement=replace(lived[-1].measurement, gap="it was restarted")))
+    agent.update(lived[-1])
+    assert agent.belief.forecast.longest_silence_s == 30.0 + lived[-1].measurement.duration_s
 
 
 def test_what_it_recommends_bears_what_came_lately_too() -> None:

@@ -294,6 +294,16 @@ def test_where_times_are_not_told_batches_tell_how_many_items_a_request_holds() 
     assert len(arrival_offsets_s(untold, np.random.default_rng(0))) == 4 * 30
 
 
+def test_an_interval_without_answers_is_of_requests_as_large_as_before() -> None:
+    forecast = LoadForecast(np.random.default_rng(0))
+    untold = measured(np.linspace(0, 9, 30), tells_times=False)
+    forecast.add(replace(untold, telemetry=(ServiceTimes(0, 4, 30, 1.0),)))
+    before_per_s = forecast.rate_per_s
+    forecast.add(replace(untold, completions=0))
+    assert forecast.items_per_request == 4.0
+    assert forecast.rate_per_s == pytest.approx(before_per_s)
+
+
 def test_many_times_the_load_is_the_same_arrivals_so_many_times_as_fast() -> None:
     forecast = at_rates([60.0, 60.0, 5.0, 60.0, 60.0, 60.0, 5.0])
     faster = forecast.times(3.0)
