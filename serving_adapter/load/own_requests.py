@@ -93,6 +93,12 @@ class OwnRequests:
         return serialised
 
 
+def check_requests(path: Path) -> None:
+    """ValueError, in one sentence, for a file that can be sent to no model."""
+    if not sum(1 for _ in _items(path)):
+        raise ValueError(f"{path} has no requests")
+
+
 def _items(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each request's inputs by name, and where they stand in the file."""
     try:

@@ -87,8 +87,7 @@ class Embedded:
     def check(self) -> None:
         """TargetLost if the server or the load has died, EmbeddedFailed if the load cannot work at all."""
         if self.load.status == WRONG_USE and self.load.starts == 1:
-            text = f"the embedded load broke: {self.load.last_line()} (see {self.load.log})"
-            raise EmbeddedFailed(text)
+            raise EmbeddedFailed(_broke(self.load))
         for process in self._dead():
             raise TargetLost(process.how_it_ended())
 
@@ -222,6 +221,8 @@ class Embedded:
         try:
             while burst.status is None and time.monotonic() < end_s:
                 self._sleep(POLL_S)
+            if burst.status == WRONG_USE:
+                raise EmbeddedFailed(_broke(burst))
             report = json.loads((folder / "load.json").read_text(encoding="utf-8"))
             return max(float(report["achieved_rate_per_s"]), 0.5)
         except (OSError, ValueError, KeyError, TypeError):
@@ -245,3 +246,8 @@ class Embedded:
         if settings.tls_ca is not None:
             common += ["--tls-ca", settings.tls_ca]
         return [*common, *arguments, "--out", str(folder)]
+
+
+def _broke(load: ChildProcess) -> str:
+    """What a load said before it ended."""
+    return f"the embedded load broke: {load.last_line()} (see {load.log})"

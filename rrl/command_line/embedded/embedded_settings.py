@@ -9,6 +9,7 @@ from rrl.command_line.options.option_values import concurrency_of
 from rrl.command_line.options.options import TuneOptions
 from serving_adapter.load.arrivals import RECORDED, TimestampTrace, make_arrivals
 from serving_adapter.load.options import shapes_of
+from serving_adapter.load.own_requests import check_requests
 from serving_adapter.load.sizes import make_sizes
 
 
@@ -37,6 +38,7 @@ def embedded_settings(options: TuneOptions) -> EmbeddedSettings:
     )
     if options.input_data is not None:
         _check_readable(options.input_data)
+        check_requests(options.input_data)
     shapes_of(options.shape)
     make_sizes(options.sizes, arrivals.sizes if isinstance(arrivals, TimestampTrace) else None)
     if options.rate is None and options.sizes.startswith("trace"):

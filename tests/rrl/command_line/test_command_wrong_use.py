@@ -106,6 +106,33 @@ def test_wrong_use_is_told_before_a_server_is_started_or_asked(
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("empty.json", "", "empty.json is no JSON"),
+        ("none.json", '{"data": []}', "none.json has no requests"),
+        ("other.json", '{"x": 1}', 'other.json must be an object with a list "data"'),
+        ("last.json", '{"data": [{"x": [1]}, 2]}', "data[1] must be an object of inputs by name"),
+        ("empty.npz", "", "empty.npz is no .npz of plain arrays"),
+    ],
+)
+def test_input_data_that_cannot_be_sent_are_told_before_a_server_is_started(
+    name: str,
+    content: str,
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("a server was started")
+
+    monkeypatch.setattr(Embedded, "start_server", never)
+    (tmp_path / name).write_text(content)
+    assert exit_code("--input-data", str(tmp_path / name), "--out", str(tmp_path / "run")) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_target_of_another_kind_has_knobs_of_its_own() -> None:
     TuneOptions(target="ray://localhost:8265", knobs=("max_ongoing_requests=5,16",))
 

@@ -90,6 +90,13 @@ def test_what_does_not_come_up_again_waits_ever_longer(
         assert embedded.server.wait_left_s == FIRST_WAIT_S
 
 
+def test_a_burst_that_cannot_be_sent_says_why(tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path, EmbeddedSettings())
+    embedded.address = "nowhere"
+    with pytest.raises(EmbeddedFailed, match="the embedded load broke: --target must be HOST:PORT"):
+        embedded.start_load()
+
+
 def test_a_load_that_cannot_work_ends_the_run_and_is_not_needed_to_put_its_target_in_order(
     tmp_path: Path,
 ) -> None:
