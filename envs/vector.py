@@ -52,12 +52,12 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     ## Episode End
 
-    As `SimulatedServing`. The step after an environment's last resets it, whatever its action
-    (`AutoresetMode.NEXT_STEP`).
+    As `SimulatedServing`. It is truncated after `max_episode_steps` steps, too, where that is given. The step
+    after an environment's last resets it, whatever its action (`AutoresetMode.NEXT_STEP`).
 
     ## Arguments
 
-    `num_envs`, and those of `SimulatedServing`.
+    `num_envs`, `max_episode_steps` as in `gymnasium.make`, and those of `SimulatedServing`.
 
     `info` holds arrays, the first axis the environments': `measurement` (of objects), `number`, `cost` and
     `configuration`, a dictionary with an array a knob; each has its mask, of the same name after `_`.
@@ -67,17 +67,20 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     * v0: initial version
     """
 
-    def __init__(self, num_envs: int = 1, **arguments: Any) -> None:
-        """ValueError for arguments that `SimulatedServing` refuses, and for fewer than 1 environment."""
+    def __init__(self, num_envs: int = 1, max_episode_steps: int | None = None, **arguments: Any) -> None:
+        """ValueError for arguments that `SimulatedServing` refuses, and for no environment or no step."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        if max_episode_steps is not None and max_episode_steps < 1:
+            raise ValueError(f"max_episode_steps must be at least 1, got {max_episode_steps}")
         self._one = one = SimulatedServing(**arguments)
         self.num_envs = num_envs
         self.metadata = {**one.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.single_action_space, self.single_observation_space = one.action_space, one.observation_space
         self.action_space = batch_space(one.action_space, num_envs)
         self.observation_space = batch_space(one.observation_space, num_envs)
-        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._max_episode_steps = math.inf if max_episode_steps is None else max_episode_steps
+        self._random = [seeding.np_random() for _ in range(num_envs)]  # generator and seed of each
         self._reset_once = np.zeros(num_envs, bool)
         self._ended = np.zeros(num_envs, bool)
         self._observations = np.zeros(self.observation_space.shape or (), np.float32)
@@ -108,6 +111,8 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if not self._reset_once.all():
             raise gym.error.ResetNeeded("call reset() before step(): no configuration is in force yet")
+        if (self._ended & (self._decision == 0)).any():
+            raise gym.error.ResetNeeded("the workload ran out within the first interval: give a longer one")
         numbers = np.ravel_multi_index(tuple(np.asarray(actions).T), self._one.space.shape)
         begins = self._ended.copy()
         for e in np.flatnonzero(begins).tolist():
@@ -115,8 +120,19 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         numbers = np.where(begins, self._one.start, numbers)
         rewards, info = self._intervals(np.arange(self.num_envs), numbers)
         rewards[begins] = 0.0
+        self._ended |= self._decision >= self._max_episode_steps
         truncations = self._ended & ~begins
         return self._observations.copy(), rewards, np.zeros(self.num_envs, bool), truncations, info
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of each environment, as Gymnasium's own vectors have it."""
+        return tuple(generator for generator, _ in self._random)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """What the generator of each environment was last seeded with."""
+        return tuple(seed for _, seed in self._random)
 
     def _seeds(self, seed: Seed | Sequence[Seed]) -> list[int | None]:
         """One for each environment; None where its random numbers go on."""
@@ -132,10 +148,9 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def _begin(self, e: int, seed: int | None) -> None:
         """Begins an episode of environment e, up to its first interval."""
         one = self._one
-        rng = self._rngs[e]
-        if rng is None or seed is not None:
-            rng = self._rngs[e] = seeding.np_random(seed)[0]
-        arrivals_rng, self._size_rngs[e], variation_rng = rng.spawn(3)
+        if seed is not None:
+            self._random[e] = seeding.np_random(seed)
+        arrivals_rng, self._size_rngs[e], variation_rng = self._random[e][0].spawn(3)
         self._arrivals.begin(e, one.arrivals.times_s(arrivals_rng))
         if self._arrivals.ended(e):
             raise ValueError("the arrival process yields no arrivals; give one with at least one request")

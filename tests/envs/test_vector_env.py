@@ -110,6 +110,35 @@ def test_a_workload_that_ends_resets_itself_at_the_next_step() -> None:
     assert ends[4][0].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("mode", [None, "sync"])
+def test_episodes_are_truncated_after_as_many_steps_as_asked(mode: str | None) -> None:
+    env = gym.make_vec(ID, num_envs=2, vectorization_mode=mode, max_episode_steps=3)
+    env.reset(seed=0)
+    truncated = [env.step(np.zeros((2, 3), int))[3].tolist() for _ in range(8)]
+    assert [each[0] for each in truncated] == [False, False, True, False, False, False, True, False]
+    assert all(one == other for one, other in truncated)
+
+
+@pytest.mark.parametrize("mode", [None, "sync"])
+def test_a_workload_that_ends_within_the_first_interval_can_not_be_stepped(mode: str | None) -> None:
+    arrivals = PerIntervalPoisson(np.full(1, 9.0), 30)
+    env = gym.make_vec(ID, num_envs=2, vectorization_mode=mode, arrivals=arrivals, requests_per_interval=30)
+    env.reset(seed=0)
+    with pytest.raises(gym.error.ResetNeeded, match="the workload"):
+        env.step(np.zeros((2, 3), int))
+
+
+def test_it_tells_the_seeds_and_generators_as_gymnasiums_vector_does() -> None:
+    ours, theirs = (gym.make_vec(ID, num_envs=2, vectorization_mode=mode) for mode in (None, "sync"))
+    for seed in (5, [3, None], None):  # None: its random numbers go on
+        for env in (ours, theirs):
+            env.reset(seed=seed)  # type: ignore[arg-type]
+        assert ours.np_random_seed == theirs.np_random_seed
+    generators: Any = [env.np_random for env in (ours, theirs)]  # Gymnasium declares a single one
+    drawn = [[generator.random() for generator in each] for each in generators]
+    assert drawn[0] == drawn[1]
+
+
 def test_only_those_of_the_mask_are_reset() -> None:
     env = SimulatedServingVector(3, arrivals=5.0)
     before, _ = env.reset(seed=1)
@@ -133,6 +162,8 @@ def test_reset_puts_the_asked_configuration_in_force() -> None:
 def test_wrong_use_is_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="num_envs must be at least 1"):
         SimulatedServingVector(0)
+    with pytest.raises(ValueError, match="max_episode_steps must be at least 1"):
+        SimulatedServingVector(2, max_episode_steps=0)
     with pytest.raises(ValueError, match="requests_per_interval"):
         SimulatedServingVector(2, requests_per_interval=0)
     env = SimulatedServingVector(2)
