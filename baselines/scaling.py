@@ -1,7 +1,7 @@
 """Scales observations and costs to numbers that a network can learn from, whatever the server.
 
 Latencies and rates span decades, and a cost may be milliseconds or threads. So the first observation and the
-first cost are the units:
+first cost are the units. An observation in which nothing was answered has no latency, and is none:
 
 | symbol | here | meaning |
 |---|---|---|
@@ -24,6 +24,7 @@ LOWEST_COST = 1e-9  # every cost can be a divisor and has a logarithm
 LOWEST_RATE_PER_S = 0.01  # every rate has a logarithm
 
 _FIELDS = len(OBSERVATION_FIELDS)
+_LATENCY = OBSERVATION_FIELDS.index("latency_mean_ms")
 _GPUS = OBSERVATION_FIELDS.index("gpu_utilisation")
 
 
@@ -39,7 +40,9 @@ class Scaling:
     def see(self, transition: Transition) -> None:
         """Takes the units from a transition with a cost, unless it has them already."""
         if self._first_fields is None:
-            self._first_fields = transition.observation[:_FIELDS]
+            was_answered = transition.observation[_LATENCY] > 0
+            first = transition.observation if was_answered else transition.next_observation
+            self._first_fields = first[:_FIELDS]
             self._first_cost = max(transition.cost, LOWEST_COST)
 
     def inputs(self, observation: np.ndarray) -> np.ndarray:

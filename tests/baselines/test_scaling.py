@@ -33,6 +33,15 @@ def test_gpus_are_an_input_where_the_target_tells_of_them() -> None:
     np.testing.assert_array_equal(np.delete(with_them, FIELDS - 1), without)
 
 
+def test_latencies_stay_apart_where_nothing_was_answered_before_the_first_cost() -> None:
+    found = Scaling(Task(SPACE))
+    idle, busy = (observe(each, SPACE, 0) for each in (Measurement(5.0, 0, 0, 0), MEASUREMENT))
+    found.see(Transition(idle, SPACE.action(0), 200.0, busy, MEASUREMENT))
+    slower = replace(MEASUREMENT, latency=LatencySummary(2000.0, 1800.0, 4000.0, 6000.0))
+    inputs = found.inputs(observe(slower, SPACE, 0))
+    np.testing.assert_allclose(inputs[:3], [0.0, np.log(2001 / 21), np.log(4001 / 41)], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["capes", "deeprm", "dqn", "ppo"])
 def test_agents_tell_gpu_use_apart_only_where_there_are_gpus(name: str) -> None:
     """With them the first layer has one input more for each observation that it is given."""
