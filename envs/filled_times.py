@@ -27,8 +27,8 @@ def fill(
         _fill_line(row, np.log(batch_sizes))
     for column in log_time.T:
         _fill_line(column, np.log(instances))
-    for axis in (0, 1):
-        log_time = np.where(observed, log_time, np.maximum.accumulate(log_time, axis=axis))
+    for n, b in np.argwhere(~observed):  # in an order in which those before are final
+        log_time[n, b] = max(log_time[: n + 1, b].max(), log_time[n, : b + 1].max())
     return np.exp(log_time)
 
 

@@ -218,6 +218,14 @@ def test_what_is_filled_in_never_falls_and_what_was_observed_stays():
     assert (filled_s[1] >= filled_s[0]).all()
 
 
+def test_what_is_filled_in_is_no_lower_than_what_was_filled_in_before_it():
+    """The slow batches of two, alone, are a bound for all that is larger in both."""
+    total_s = np.array([[0.010, 0.060, 0.030], [0.010, 0.0, 0.0], [0.0, 0.040, 0.0]])
+    filled_s = fill((total_s > 0).astype(int), total_s, (1, 2, 3), (1, 2, 4))
+    assert filled_s[1, 1] == pytest.approx(0.060)
+    assert filled_s[2, 2] >= filled_s[1, 2] >= filled_s[1, 1]
+
+
 def test_one_observation_fills_the_table():
     count = np.zeros((2, 2), int)
     count[1, 0] = 4
