@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -146,20 +147,23 @@ class AgreedChange:
             self.point.claim(
                 header.found, header.found_config_pbtxt or "", header.settle_s + header.interval_s
             )
-            view = make_view(console, log, guard, SETTINGS, header.found)
-            state = BestInStateFile(self.point, guard, space)
-            listeners: list[Listener] = [ChangeLog(self.folder), view, state]
-            if self.restored is not None:
-                self.limits.changed(self.restored.at.timestamp())
-                for listener in listeners:
-                    listener.changed(self.restored)
-            agent = Recommended(space, start, applied)
-            try:
+            with ExitStack() as stack:
+                unless_begun = stack.enter_context(ExitStack())
+                unless_begun.callback(self.keeping.leave)  # Nothing was changed.
+                view = make_view(console, log, guard, SETTINGS, header.found)
+                stack.callback(view.close)
+                state = BestInStateFile(self.point, guard, space)
+                listeners: list[Listener] = [ChangeLog(self.folder), view, state]
+                if self.restored is not None:
+                    self.limits.changed(self.restored.at.timestamp())
+                    for listener in listeners:
+                        listener.changed(self.restored)
+                agent = Recommended(space, start, applied)
                 run = (self.env, agent, guard, log, SETTINGS, listeners, stop, self.keeping.put_in_force)
                 limits = self.limits.without_hourly_limit()
-                kept = Tuning(*run, limits=limits, leave=self.keeping.leave).run()
-            finally:
-                view.close()
+                tuning = Tuning(*run, limits=limits, leave=self.keeping.leave)
+                unless_begun.pop_all()
+                kept = tuning.run()
         finally:
             log.close()
             if self.keeping.done:

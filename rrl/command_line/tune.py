@@ -39,7 +39,6 @@ from rrl.guarding.settings import GuardSettings
 from rrl.journal import Journal
 from rrl.queueing.machine import Machine
 from rrl.records import Header
-from rrl.space import Configuration
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.keeping import Keeping
@@ -152,27 +151,33 @@ def _open(
     guard, belief = _guard(start, grid.task(), header.slo_p95_ms)
     settings = _settings(grid.options, header)
     server.claim(header)
-    console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
-    onlookers = _onlookers(console, log, guard, belief, settings, server, grid.tuned_as_found)
-    if onlookers.events is not None:
-        stack.callback(onlookers.events.close)
-    onlookers.listeners.append(metrics)
-    metrics.start_ms = onlookers.start_beside.last_ms
-    _tell(onlookers.listeners, before.put_back)
-    keeping = Keeping(server.target, env.space, server.point, Overtaken)
-    run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
-    limits, found = earlier.limits(shared.limits), grid.tuned_as_found
-    tuning = Tuning(
-        *run,
-        leave=keeping.leave,
-        limits=limits,
-        found=found,
-        changed_before_s=before.times_s,
-        known_best=watch_run.BestByLoad(log, given) if options.watches else None,
-    )
-    env.tell_away(tuning.telling.away)
-    if (watching := tuning.watching) is not None:
-        metrics.held_back = lambda: watching.held_back
+    with ExitStack() as unless_opened:
+        unless_opened.callback(server.release)
+        places = f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}"
+        console.print(places)
+        view = make_view(console, log, guard, settings, grid.tuned_as_found)
+        unless_opened.callback(view.close)
+        onlookers = _onlookers(view, log, guard, belief, settings, server)
+        if onlookers.events is not None:
+            stack.callback(onlookers.events.close)
+        onlookers.listeners.append(metrics)
+        metrics.start_ms = onlookers.start_beside.last_ms
+        _tell(onlookers.listeners, before.put_back)
+        keeping = Keeping(server.target, env.space, server.point, Overtaken)
+        run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
+        limits, found = earlier.limits(shared.limits), grid.tuned_as_found
+        tuning = Tuning(
+            *run,
+            leave=keeping.leave,
+            limits=limits,
+            found=found,
+            changed_before_s=before.times_s,
+            known_best=watch_run.BestByLoad(log, given) if options.watches else None,
+        )
+        env.tell_away(tuning.telling.away)
+        if (watching := tuning.watching) is not None:
+            metrics.held_back = lambda: watching.held_back
+        unless_opened.pop_all()
     return OpenRun(tuning, server, keeping, onlookers)
 
 
@@ -188,16 +193,14 @@ def _guard(start: int, task: Task, slo_p95_ms: float | None) -> tuple[Guard, Bel
 
 
 def _onlookers(
-    console: Console,
+    view: PlainView | LiveView,
     log: Journal,
     guard: Guard,
     belief: Belief | JointBelief,
     settings: TuningSettings,
     server: RunningServer,
-    in_force: Configuration,
 ) -> Onlookers:
     folder = log.path.parent
-    view = make_view(console, log, guard, settings, in_force)
     events = None if settings.watches else TensorBoardEvents(folder, log.header, log.records)
     others = server.listeners(view, guard, log.header.space)
     start_beside = StartBesideRun(log.header, guard, belief)

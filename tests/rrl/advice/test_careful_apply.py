@@ -206,6 +206,15 @@ def test_what_a_killed_run_left_is_in_the_log_too(tmp_path: Path) -> None:
     assert changes(tmp_path)[0].endswith("restored what was found")
 
 
+def test_what_fails_before_the_first_interval_leaves_no_claim(tmp_path: Path, state_home: Path) -> None:
+    (tmp_path / "changes.log").mkdir()
+    found = SPACE.configuration(START)
+    restored = Change(datetime.now(), SPACE.configuration(SLOW), found, "restore", "restored what was found")
+    with pytest.raises(OSError, match=r"changes\.log"):
+        applied(tmp_path, BEST, restored=restored)
+    assert not list(state_home.iterdir())
+
+
 # asking
 
 
