@@ -70,6 +70,28 @@ def test_preferred_batch_sizes_come_back_after_a_kill_too(triton, make_target):
     assert triton.configs["m"] == found
 
 
+def test_preferred_batch_sizes_that_somebody_else_sets_meanwhile_stay_and_come_back(triton, make_target):
+    triton.configs["m"].dynamic_batching.preferred_batch_size[:] = [2, 4]
+    target = make_target(triton.address)
+    target.connect()
+    target.apply({"instances": 2})
+    triton.configs["m"].dynamic_batching.preferred_batch_size[:] = [1, 3]
+    theirs = edited(triton.configs["m"], {})
+    target.apply({"max_batch_size": 2, "instances": 1})
+    assert triton.configs["m"].dynamic_batching.preferred_batch_size == [1]
+    target.apply({"max_batch_size": 4, "instances": 2})
+    assert triton.configs["m"] == theirs
+
+
+def test_a_model_that_somebody_else_has_take_no_batches_meanwhile_keeps_to_that(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    triton.configs["m"].max_batch_size = 0
+    target.apply({"instances": 2})
+    assert triton.configs["m"].max_batch_size == 0
+    assert triton.configs["m"].instance_group[0].count == 2
+
+
 def test_applying_what_is_in_force_sends_nothing(triton, make_target):
     target = make_target(triton.address)
     target.connect(control=False)
