@@ -83,10 +83,15 @@ async def _describe(channel: grpc.aio.Channel, address: str, model: str | None) 
         except grpc.aio.AioRpcError as error:
             raise _explained(error, address, method) from error
 
-    if not (await ask("ServerReady", messages.ServerReadyRequest())).ready:
+    async def serves(name: str) -> bool:
+        return bool((await ask("ModelReady", messages.ModelReadyRequest(name=name))).ready)
+
+    # A server is not ready either where another of its models could not be loaded.
+    is_ready = (await ask("ServerReady", messages.ServerReadyRequest())).ready
+    if not is_ready and (model is None or not await serves(model)):
         raise NotYetReady(f"the server at {address} answers, but is not ready")
     name = await _choose(stub, address, model)
-    if not (await ask("ModelReady", messages.ModelReadyRequest(name=name))).ready:
+    if not await serves(name):
         raise NotYetReady(f"the model {name!r} at {address} is not ready")
     metadata = await ask("ModelMetadata", messages.ModelMetadataRequest(name=name))
     config = await ask("ModelConfig", messages.ModelConfigRequest(name=name))

@@ -334,6 +334,17 @@ def test_a_server_that_is_not_ready_is_waited_for() -> None:
         assert asyncio.run(run()).name == "echo"
 
 
+def test_a_model_that_is_ready_is_called_though_another_of_its_server_is_not() -> None:
+    class WithABrokenModel(EchoService):
+        def ServerReady(self, request: Any, context: grpc.ServicerContext) -> Any:
+            return messages.ServerReadyResponse(ready=False)
+
+    with serving(WithABrokenModel()) as address:
+        assert describe(address, "echo", wait_s=0.0).name == "echo"
+        with pytest.raises(TargetError, match="answers, but is not ready"):
+            describe(address, wait_s=0.0)
+
+
 def test_a_missing_certificate_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"cannot read the TLS certificates .*ca\.pem: No such file"):
         open_channels("127.0.0.1:1", 1, tmp_path / "ca.pem")
