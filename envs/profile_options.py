@@ -87,8 +87,9 @@ def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int |
     """The grid of the options on this target; ValueError for values that it cannot have."""
     default = {knob.name: knob.values for knob in default_space(knobs, cores).knobs}
     if "max_batch_size" in knobs:
-        rows = knobs["max_batch_size"].high
-        default["max_batch_size"] = tuple(size for size in USUAL_BATCH_SIZES if size <= rows)
+        low, high = knobs["max_batch_size"]
+        fitting = tuple(size for size in USUAL_BATCH_SIZES if low <= size <= high)
+        default["max_batch_size"] = fitting or (low,)
     texts = {
         "inter_op_threads": options.inter,
         "intra_op_threads": options.intra,

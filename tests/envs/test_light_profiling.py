@@ -243,6 +243,13 @@ def test_the_grid_comes_from_the_options_and_the_targets_knobs(tmp_path):
     assert make_grid(by_default, {"instances": Limits(1, 64)}, cores=2).batch_sizes == (1,)
 
 
+@pytest.mark.parametrize(("least", "sizes"), [(4, (4, 8)), (16, (16,))])
+def test_no_batches_are_smaller_than_an_ensemble_sends(tmp_path, least, sizes):
+    options = ProfileOptions("localhost:1", tmp_path / "m.npz")
+    knobs = KNOBS | {"max_batch_size": Limits(least, 1024)}
+    assert make_grid(options, knobs, cores=2).batch_sizes == sizes
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
