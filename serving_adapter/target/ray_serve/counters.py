@@ -132,7 +132,7 @@ class RayCounters:
         try:
             rows = list(page.samples(text))
         except ValueError as error:
-            raise TargetError(f"{url}: {error}") from None
+            raise self._error(f"{url}: {error}") from None
         self._gauges[url] = [row for row in rows if row.is_gauge]
         self._ledger.enter(url, (row for row in rows if not row.is_gauge))
 

@@ -28,6 +28,8 @@ VERSION, APPLICATIONS, NODES, PAGES = (
     "/api/prometheus/sd",
 )
 _PUT_S = 60.0  # the controller answers once it has the new configuration
+# What stands before Ray, or before Serve, says that it heard nothing: Ray may have taken the question.
+_UNANSWERED = (http.client.BAD_GATEWAY, http.client.SERVICE_UNAVAILABLE, http.client.GATEWAY_TIMEOUT)
 _MAX_WORDS = 300  # characters of what Ray says in a sentence
 _REDACTED = "<redacted>"  # in the place of secrets, where Ray takes the reader for a browser
 
@@ -96,6 +98,8 @@ class Dashboard:
             )
         answer = self._answer("PUT", APPLICATIONS, body.encode(), _PUT_S)
         self._check_allowed(answer)
+        if self.known and answer.status in _UNANSWERED:
+            raise TargetLost(f"{self.address} does not answer for the configuration: {_words(answer)}")
         if answer.status != http.client.OK:
             raise TargetError(f"{self.address} refuses the configuration: {_words(answer)}")
 
@@ -155,7 +159,10 @@ class Dashboard:
         timeout_s = timeout_s or self._timeout_s
         try:
             return exchanged(f"{scheme}://{self.where}{path}", timeout_s, method, body, headers, self._tls_ca)
-        except http.client.HTTPException:
+        except http.client.HTTPException as error:
+            if self.known:  # its answer ended early, as where its process ends, or a tunnel's other side
+                told = " ".join(str(error).split())[:_MAX_WORDS] or type(error).__name__
+                raise TargetLost(f"the dashboard {self.address} is lost ({told})") from None
             raise TargetError(
                 f"{self.address} answers, but not HTTP: it may be another port of Ray (6379 and 10001 are); "
                 f"give the dashboard's, {DASHBOARD_PORT} by default"
