@@ -18,6 +18,8 @@ _CODES_WHEN_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEED
 # What these ask for is one model, by its name alone. So what is wrong with the question is that name.
 _QUESTIONS_ABOUT_A_MODEL = ("ModelStatistics", "ModelConfig", "ModelMetadata", "ModelReady")
 _CODES_WITHOUT_MODEL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+# What gRPC itself says where something before the server ends a call, or answers it by HTTP.
+_ENDED_ON_THE_WAY = ("RST_STREAM", "Stream removed", "http2 header with status")
 _CODES_WITHOUT_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
@@ -39,7 +41,8 @@ def explain(
     if method == "RepositoryModelLoad" and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         text = f"{address} has not loaded the model within {timeout_s:g} s; its log may say why"
         return LoadUnanswered(text)
-    if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
+    is_lost = code in (*_CODES_WHEN_LOST, grpc.StatusCode.NOT_FOUND) or _ended_on_the_way(details)
+    if was_connected and is_lost:
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
     if code in _CODES_WHEN_LOST:
         return _unreachable(code, details, address, timeout_s)
@@ -50,6 +53,10 @@ def explain(
         )
     log = "; the server's log says more" if code is grpc.StatusCode.INTERNAL else ""
     return TargetError(f"{address} refused {method}: {_one_line(details) or code.name}{log}")
+
+
+def _ended_on_the_way(details: str) -> bool:
+    return any(words in details for words in _ENDED_ON_THE_WAY)
 
 
 def _refusal(code: grpc.StatusCode, details: str, address: str) -> str:

@@ -1,12 +1,25 @@
 """Addresses where no target answers, and targets that are lost."""
 
+import socket
+import threading
 from collections import Counter
 from concurrent import futures
+from contextlib import contextmanager
 
 import grpc
+import hpack
 import pytest
 from tritonclient.grpc import service_pb2 as messages
 
+from serving_adapter.tap.frames import (
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    FrameReader,
+)
 from serving_adapter.target import TargetError, TargetLost
 from serving_adapter.target.open_inference.connection import MAX_IDLE_S, Connection
 from tests.support.servers.fake_triton import Triton, serve
@@ -84,6 +97,54 @@ def test_the_model_stays_the_one_that_was_taken_when_there_are_others(triton, ma
     del triton.configs["m"]
     with pytest.raises(TargetError, match="model 'm' is not there"):
         target.connect()
+
+
+def frame(kind, flags, stream, payload=b""):
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+def reset(error):
+    return lambda stream: frame(RST_STREAM, 0, stream, error.to_bytes(4))
+
+
+def http_status(status):
+    block = hpack.Encoder().encode([(":status", status), ("content-type", "text/html")])
+    return lambda stream: frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
+
+
+@contextmanager
+def balancer(answer):
+    """Speaks HTTP/2 in the place of a server, and answers the first call by these frames."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer_one():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(frame(SETTINGS, 0, 0))
+                frames = FrameReader(PREFACE)
+                while data := connection.recv(1 << 16):
+                    for each in frames.read(data):
+                        if each.kind == HEADERS:
+                            connection.sendall(answer(each.stream))
+
+        thread = threading.Thread(target=answer_one)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [reset(0), reset(2), reset(7), reset(11), http_status("404"), http_status("500"), http_status("503")],
+    ids=["no_error", "internal_error", "refused_stream", "calm", "404", "500", "503"],
+)
+def test_a_known_target_whose_balancer_ends_a_call_is_lost(answer):
+    with balancer(answer) as address:
+        connection = Connection(address, True, 20.0, Counter())
+        connection.known = True
+        with pytest.raises(TargetLost, match=f"the target {address} is lost"):
+            connection.call("ServerMetadata", messages.ServerMetadataRequest())
+        connection.close()
 
 
 class Peers(Triton):
