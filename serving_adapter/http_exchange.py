@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_ANSWER_BYTES = 64 << 20
 _PART_BYTES = 1 << 16
@@ -44,7 +44,7 @@ def exchanged(
     speaks no HTTP, ValueError for an answer beyond all measure.
     """
     parts = urlsplit(url)
-    host, port = str(parts.hostname), parts.port
+    host, port = unquote(str(parts.hostname)), parts.port  # A URL has %25 before an address's zone.
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=tls_ca)

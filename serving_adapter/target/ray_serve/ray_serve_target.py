@@ -11,6 +11,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from serving_adapter.address import ServerAddress
+from serving_adapter.http_exchange import parts_of
 from serving_adapter.knob_limits import Configuration, Limits
 from serving_adapter.target.configuration_files import ConfigurationFiles
 from serving_adapter.target.error import (
@@ -63,7 +64,7 @@ class RayServeTarget(Target):
         self._named, self._token, self._tls_ca, self._timeout_s = model, control_key, tls_ca, timeout_s
         self._named_pages = [url.strip() for url in (metrics_url or "").split(",") if url.strip()]
         for url in self._named_pages:
-            if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
+            if parts_of(url) is None:
                 raise TargetError(f"a metrics page must be like http://HOST:PORT/metrics, got {url!r}")
         self._dashboard = self._new_dashboard()
         self.address = self._dashboard.address

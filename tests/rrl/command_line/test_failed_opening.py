@@ -56,7 +56,12 @@ def test_its_claim_ends_with_it(target: Leased, state_home: Path, capsys: pytest
 def test_the_terminal_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Live] = []
     begin = Live.start
-    monkeypatch.setattr(Live, "start", lambda live: (started.append(live), begin(live)))
+
+    def noted(live: Live) -> None:
+        started.append(live)
+        begin(live)
+
+    monkeypatch.setattr(Live, "start", noted)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     assert exit_code(*OPENS) == 2

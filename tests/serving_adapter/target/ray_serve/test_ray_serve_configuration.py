@@ -18,6 +18,7 @@ from serving_adapter.target.ray_serve.edited_config import (
     edited,
     in_force,
 )
+from serving_adapter.target.ray_serve.ray_serve_target import RayServeTarget
 from serving_adapter.yaml_text import yaml_of
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -244,6 +245,12 @@ def test_hidden_secrets_are_never_sent_in_the_place_of_the_real_ones():
 def test_what_is_no_address_of_a_dashboard_is_one_sentence(address):
     with pytest.raises(TargetError, match="must be ray://HOST:PORT"):
         Dashboard(address, 1.0, Counter())
+
+
+@pytest.mark.parametrize("url", ["host:8080/metrics", "http://", "http://[::1", "http://host:99999/metrics"])
+def test_what_is_no_address_of_a_metrics_page_is_one_sentence(url):
+    with pytest.raises(TargetError, match="a metrics page must be like http://HOST:PORT/metrics, got"):
+        RayServeTarget(ADDRESS, metrics_url=f"http://localhost:8080/metrics,{url}")
 
 
 def test_a_token_does_not_travel_unencrypted():
