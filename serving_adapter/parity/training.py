@@ -257,8 +257,11 @@ class _Training:
         self.net.load_state_dict(part("net."))
         self.best = part("best.")
         state = self.optimiser.state_dict()
-        count = len(state["param_groups"][0]["params"])
-        state["state"] = {i: part(f"optimiser.{i}.") for i in range(count) if progress["done"]}
+        parameters = self.optimiser.param_groups[0]["params"] if progress["done"] else []
+        state["state"] = {
+            i: {name: _laid_out_as(parameter, tensor) for name, tensor in part(f"optimiser.{i}.").items()}
+            for i, parameter in enumerate(parameters)
+        }
         self.optimiser.load_state_dict(state)
         self.draw.set_state(tensors["draw"])
         self.done, self.best_score = int(progress["done"]), progress["best_score"]
@@ -275,6 +278,13 @@ class _Training:
         shapes = [tuple(tensor.shape) for tensor in self.net.state_dict().values()]
         text = f"{asdict(self.settings)} {shapes} {self.task.identity} {data.hexdigest()}"
         return blake3(text.encode()).hexdigest()
+
+
+def _laid_out_as(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """With its dimensions in the parameter's order: fused optimisers go through both in that of memory."""
+    if tensor.shape != parameter.shape:
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _is_cuda(device: str) -> bool:

@@ -171,6 +171,24 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, 
     assert checkpoint.exists()  # until the weights are written
 
 
+def test_a_resumed_training_keeps_what_the_optimiser_knows_of_each_weight(images, tmp_path):
+    """In bfloat16 a filter's weights lie in another order in memory than in a file."""
+    settings = TrainingSettings(epochs=6, batch_size=32, bf16=True)
+
+    def net() -> nn.Module:
+        made = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, CLASSES, 2), nn.Flatten())
+        initialise(made, 0)
+        return made
+
+    task = ClassificationTask(images, settings)
+    expected = train(net(), task, settings)
+    answers = iter([False] * 30 + [True])
+    checkpoint = tmp_path / "c.checkpoint"
+    with pytest.raises(Interrupted):
+        train(net(), task, settings, TrainingWatch(stopping=lambda: next(answers), checkpoint=checkpoint))
+    assert same(train(net(), task, settings, TrainingWatch(checkpoint=checkpoint)).net, expected.net)
+
+
 def test_a_checkpoint_of_something_else_is_refused(images, tmp_path):
     checkpoint = tmp_path / "c.checkpoint"
     with pytest.raises(Interrupted):
