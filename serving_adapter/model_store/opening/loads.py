@@ -18,7 +18,7 @@ from serving_adapter.model_store.opening.loader import HostLoader
 from serving_adapter.model_store.tiers import gpu_memory
 from serving_adapter.model_store.tiers.disk import content_hash
 from serving_adapter.model_store.tiers.gpu_memory import GpuMemory, OnDevice
-from serving_adapter.model_store.tiers.host_memory import HostMemory
+from serving_adapter.model_store.tiers.host_memory import HostMemory, Weights
 from serving_adapter.model_store.tiers.page_locks import PageLocks
 from serving_adapter.model_store.tiers.reclaimer import Reclaimer
 from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
@@ -123,8 +123,9 @@ class SharedLoads:
             peer, on_peer = found
             with self._reclaimer.reference(peer, on_peer):
                 model = on_peer.content
-                copy = partial(gpu.copy_of_peer, peer, model)
-                await self._admit_copy(gpu, address, model.size_bytes, copy)
+                if not self._admit_present(gpu, address, model, model.content, on_peer.usage.reload_s):
+                    copy = partial(gpu.copy_of_peer, peer, model)
+                    await self._admit_copy(gpu, address, model.size_bytes, copy)
             return peer.name
         entry, found_in = self._host.look_up(address), self._host.name
         while entry is None:
@@ -133,9 +134,7 @@ class SharedLoads:
         with self._reclaimer.reference(self._host, entry):
             weights = entry.content
             content = await self._blocking_calls.run(content_hash, weights)
-            present = gpu.with_content(content)
-            if present is not None:
-                gpu.admit(address, replace(present, transient=weights.transient), entry.usage.reload_s)
+            if self._admit_present(gpu, address, weights, content, entry.usage.reload_s):
                 return found_in
             mapped = {} if self._page_locks is None else await self._page_locks.lock(weights)
             needed_bytes = gpu_memory.needed_bytes(weights)
@@ -148,6 +147,15 @@ class SharedLoads:
                 entry = other.look_up(address)
                 return None if entry is None else (other, entry)
         return None
+
+    def _admit_present(
+        self, gpu: GpuMemory, address: Address, model: Weights | OnDevice, content: str, reload_s: float
+    ) -> bool:
+        """Adds the model, which takes no room, where the device has its content under another name."""
+        present = gpu.with_content(content)
+        if present is not None:
+            gpu.admit(address, replace(present, transient=model.transient), reload_s)
+        return present is not None
 
     async def _admit_copy(
         self, gpu: GpuMemory, address: Address, needed_bytes: int, copy: Callable[[], OnDevice]

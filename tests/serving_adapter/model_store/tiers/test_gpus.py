@@ -174,3 +174,22 @@ def test_each_device_has_a_tier_of_its_own_and_copies_from_its_peer(make_store, 
                 await store.open(client, address("b"), "cuda:2")
 
     asyncio.run(session())
+
+
+def test_a_content_that_a_device_has_is_not_copied_from_its_peer_under_another_name(
+    make_store, repository, pages
+):
+    for name in "ab":
+        repository.add(name, pages(value=7))
+    devices = [FakeCuda(), FakeCuda()]
+
+    async def session():
+        async with make_store([repository.url], devices=devices, gpu_bytes=PAGE) as store:
+            client = Account(PLENTY)
+            await store.open(client, address("a"), SECOND)
+            await store.open(client, address("b"), GPU)
+            opened = await store.open(client, address("b"), SECOND)
+            assert devices[1].read(opened.model) == {"weight": b"\7" * PAGE}
+            assert (devices[1].copied_bytes["peer"], len(devices[1].memory)) == (0, 1)
+
+    asyncio.run(session())
