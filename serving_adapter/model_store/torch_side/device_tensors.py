@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from serving_adapter.model_store.clients.client import OpenedModel
 from serving_adapter.model_store.cuda import Cuda
-from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.torch_side.tensor_types import torch_dtype, torch_shape
 
 OpenMemory = Callable[[OpenedModel], Tensor]
@@ -56,16 +55,19 @@ def open_memory(opened: OpenedModel) -> Tensor:
 
 
 def device_tensors(opened: OpenedModel, open_memory: OpenMemory = open_memory) -> dict[str, Tensor]:
-    """The tensors of a model on a GPU. StoreError where torch has no type for one of them."""
+    """The tensors of a model on a GPU. StoreError where torch has no type for one of them.
+
+    The reference is given back where they cannot be had.
+    """
     try:
         forms = [
             (torch_dtype(tensor.dtype), torch_shape(tensor.dtype, tuple(tensor.shape)))
             for tensor in opened.tensors
         ]
-    except StoreError:
-        opened.give_back()
+        memory = open_memory(opened)
+    except BaseException:
+        opened.give_back()  # does nothing the second time
         raise
-    memory = open_memory(opened)
     tensors = {}
     for tensor, (dtype, shape) in zip(opened.tensors, forms, strict=True):
         size_bytes = math.prod(shape) * dtype.itemsize

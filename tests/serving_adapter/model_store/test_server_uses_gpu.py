@@ -14,6 +14,7 @@ from torch import nn
 
 from serving_adapter import model_store
 from serving_adapter.model_store import StoreError
+from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice
 from serving_adapter.server.workers import worker, zygote
 from serving_adapter.server.workers.messages import ModelReference
@@ -24,6 +25,7 @@ from tests.support.stores.fake_cuda import client_of, store_with_a_gpu
 from tests.support.stores.running_store import Seen, stores
 from tests.support.stores.store_clients import default_client_of
 from tests.support.stores.store_in_process import PLENTY
+from tests.support.stores.weights_files import in_repository, some_weights
 from tests.support.waiting import until
 
 GPU = "cuda:0"
@@ -50,6 +52,7 @@ def weight_bytes() -> int:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory):
     root, cache = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("cache")
+    in_repository(root, "net", "1", some_weights())
     with store_with_a_gpu(cache, f"file://{root}", PLENTY) as endpoint:
         yield endpoint
 
@@ -115,6 +118,17 @@ def test_a_worker_computes_with_what_lies_on_the_device(seen):
     with torch.no_grad():
         torch.testing.assert_close(net(x), expected(x))
     shared.opened.give_back()
+
+
+def test_a_process_that_cannot_use_the_device_gives_the_model_back(seen, monkeypatch):
+    def refused() -> None:
+        raise RuntimeError("no CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.cuda, "init", refused)
+    with pytest.raises(RuntimeError, match="no CUDA GPUs"):
+        model_store.open("net", "1", device=GPU)
+    until(lambda: seen.references == 0, "the reference returns")
+    seen.client.call("Evict", pb.EvictRequest(address=pb.Address(name="net"), tier="gpu"))
 
 
 def test_a_zygote_has_the_store_hold_its_models_on_the_device(seen, make_zygote):
