@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+import weakref
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,8 +33,8 @@ from serving_adapter.model_store.torch_side.tensor_types import NAMES, torch_dty
 
 log = logging.getLogger(__name__)
 
-_shared_addresses: set[int] = set()
-"""Where segments have been mapped. Memory that takes the place of an unmapped segment is just not shared."""
+_shared_buffers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""The maps of models that tensors lie in, by their addresses."""
 
 
 def open(
@@ -123,32 +125,24 @@ def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
         return device_tensors(opened)
     assert opened.memory is not None
     buffer, starts = opened.memory.buffer, opened.memory.starts
-    views: dict[str, tuple[Callable[..., Tensor], int]] = {}  # of the whole memory, by type
+    _shared_buffers[ctypes.addressof(buffer)] = buffer
     tensors = {}
     for tensor in opened.tensors:  # models have thousands: little is done for each
-        if tensor.dtype not in views:
-            whole = _whole(buffer, torch_dtype(tensor.dtype))
-            views[tensor.dtype] = whole.as_strided, whole.itemsize
-        view, item_bytes = views[tensor.dtype]
-        shape = torch_shape(tensor.dtype, tuple(tensor.shape))
-        start = (starts[tensor.segment] + tensor.offset_bytes) // item_bytes
-        tensors[tensor.name] = view(shape, _strides(shape), start)
+        dtype, shape = torch_dtype(tensor.dtype), torch_shape(tensor.dtype, tuple(tensor.shape))
+        start = starts[tensor.segment] + tensor.offset_bytes
+        tensors[tensor.name] = _tensor(buffer, dtype, shape, start)
     return tensors
 
 
-def _whole(buffer: Any, dtype: torch.dtype) -> Tensor:
-    whole = torch.frombuffer(buffer, dtype=dtype, count=len(buffer) // dtype.itemsize)
-    _shared_addresses.add(whole.data_ptr())
-    return whole
+def _tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], start: int) -> Tensor:
+    """A tensor whose storage is its own bytes alone: what copies, saves or sends it takes the whole storage.
 
-
-@lru_cache(maxsize=4096)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+    Between tensors the buffer may also have gaps, which cannot be read.
+    """
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype, count=count, offset=start).view(shape)
 
 
 def _pays(size_bytes: int) -> bool:
@@ -207,7 +201,8 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _is_shared(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().data_ptr() in _shared_addresses
+    address = tensor.untyped_storage().data_ptr()
+    return any(0 <= address - start < len(buffer) for start, buffer in list(_shared_buffers.items()))
 
 
 def _as_weight_file(tensors: Iterable[Tensor]) -> BinaryIO:

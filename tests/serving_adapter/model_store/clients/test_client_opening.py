@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import os
 import resource
 import threading
@@ -50,6 +52,21 @@ def test_load_file_gives_what_safetensors_gives(store, tmp_path, as_path):
         assert ours[name].stride() == tensor.stride()
         assert torch.equal(ours[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.ndim else True
         assert torch.equal(ours[name].to(torch.complex64), tensor.to(torch.complex64))
+
+
+def test_a_tensors_storage_is_its_own_bytes_so_that_copies_take_no_more(store, tmp_path):
+    """The large tensors begin at a huge page each; what lies between them cannot be read."""
+    weights = some_weights(width=1024) | {"last": torch.ones(3)}
+    loaded = model_store.load_file(saved(weights, tmp_path / "w.safetensors"))
+    assert {name: t.untyped_storage().nbytes() for name, t in loaded.items()} == {
+        name: t.numel() * t.element_size() for name, t in weights.items()
+    }
+    assert torch.equal(copy.deepcopy(loaded["last"]), weights["last"])
+    stream = io.BytesIO()
+    torch.save(loaded, stream)
+    stream.seek(0)
+    again = torch.load(stream)
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
 
 
 PADDING = {"dtype": "F32", "shape": [1 << 16], "data_offsets": [0, 1 << 18]}  # so that sharing pays
