@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.file_identity import file_identity
 
 FILE_MODEL_NAME = ":file"  # what models opened by a descriptor are called; no client could ask for this name
 MAX_FILE_THREADS = 1 << 14  # one a client at most, started as they are needed
@@ -74,7 +75,7 @@ class ClientFile:
     @property
     def version(self) -> str:
         """Which file it is, in which state, as `look` found it."""
-        return "" if self._status is None else ".".join(map(str, _identity(self._status)))
+        return "" if self._status is None else ".".join(map(str, file_identity(self._status)))
 
     @property
     def size_bytes(self) -> int | None:
@@ -89,7 +90,9 @@ class ClientFile:
     def has_changed(self) -> bool:
         """True if the file changed since `look`, or if that cannot be found out any more."""
         try:
-            return self._status is None or _identity(os.fstat(self._descriptor)) != _identity(self._status)
+            return self._status is None or file_identity(os.fstat(self._descriptor)) != file_identity(
+                self._status
+            )
         except OSError:
             return True
 
@@ -101,11 +104,6 @@ class ClientFile:
         """The descriptor, which is the caller's to close; nothing else can be done with the file any more."""
         descriptor, self._descriptor = self._descriptor, CLOSED
         return descriptor
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """An owner can set a file's mtime but not its ctime."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _FromStart(io.RawIOBase):

@@ -27,6 +27,7 @@ from torch.nn.parameter import is_lazy
 from serving_adapter.model_store.clients.client import Client, OpenedModel
 from serving_adapter.model_store.endpoint import default_endpoint, switched_off
 from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.file_identity import file_identity
 from serving_adapter.model_store.sharing_rule import SharingCosts
 from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice, device_tensors
 from serving_adapter.model_store.torch_side.tensor_types import NAMES, torch_dtype, torch_shape
@@ -73,15 +74,19 @@ def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> di
     return load_privately(path, device)
 
 
-def shared_file(path: Path, *, copies_on_write: bool = False) -> dict[str, Tensor] | None:
+def shared_file(
+    path: Path, *, copies_on_write: bool = False, as_found: os.stat_result | None = None
+) -> dict[str, Tensor] | None:
     """A weight file's tensors through the store; None where it is switched off, or sharing does not pay.
 
     With `copies_on_write` they may be written to, and what is written stays in this process. StoreError
-    where the store cannot be used.
+    where the store cannot be used, or where the file is not the one that was found, in that state.
     """
     if switched_off() or not _pays(path.stat().st_size):
         return None
     with path.open("rb") as file:
+        if as_found is not None and file_identity(os.fstat(file.fileno())) != file_identity(as_found):
+            raise StoreError("it is another file than the one that was opened, or it has changed since")
         label = str(path.absolute())
         return state_dict(default_client().open_file(file, label, copies_on_write=copies_on_write))
 

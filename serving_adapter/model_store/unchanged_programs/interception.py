@@ -11,7 +11,6 @@ Where the store cannot serve a file, or sharing it does not pay, the original re
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import sys
@@ -20,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -40,29 +39,49 @@ def replace_safe_open(library: ModuleType) -> None:
     """Replaces it in the library, before others take it from there; does nothing the second time."""
     original = vars(library)["safe_open"]
     if not hasattr(original, "__wrapped__"):
-        vars(library)["safe_open"] = _sharing(original)
+        described = {"__wrapped__": original, "__module__": original.__module__, "__doc__": original.__doc__}
+        vars(library)["safe_open"] = _SafeOpen(original.__name__, (), described)
 
 
-def _sharing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
-    def safe_open(*arguments: Any, **named: Any) -> Any:
-        file = original(*arguments, **named)
-        filename = _to_share(*arguments, **named)
-        return file if filename is None else SharedFile(file, filename)
+class _SafeOpen(type):
+    """The type of what stands in for `safe_open`: a class as that, for annotations and `isinstance`."""
 
-    return safe_open
+    __wrapped__: Any
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        found = _to_share(*arguments, **named)
+        file = cls.__wrapped__(*arguments, **named)
+        return file if found is None else SharedFile(file, found)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (SharedFile, cls.__wrapped__))
 
 
-def _to_share(filename: Any, framework: Any = None, device: Any = "cpu", **_: Any) -> Any:
-    """The file's name, if its tensors are wanted by torch in host memory."""
-    return filename if framework in FRAMEWORKS and str(device) == "cpu" else None
+class FileToOpen(NamedTuple):
+    """A file that is about to be opened: where it is, wherever the process goes, and what `stat` says."""
+
+    path: Path
+    status: os.stat_result
+
+
+def _to_share(
+    filename: Any = None, framework: Any = None, device: Any = "cpu", *_: Any, **__: Any
+) -> FileToOpen | None:
+    """The file, if its tensors are wanted by torch in host memory; None also where the library will fail."""
+    if framework not in FRAMEWORKS or str(device) != "cpu":
+        return None
+    try:
+        path = Path(os.fsdecode(filename)).absolute()
+        return FileToOpen(path, path.stat())
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 class SharedFile:
     """An open weight file whose tensors come from the store, and all else from the library's own object."""
 
-    def __init__(self, file: Any, filename: str | os.PathLike[str]) -> None:
-        self._file, self._filename = file, filename
+    def __init__(self, file: Any, found: FileToOpen) -> None:
+        self._file, self._found = file, found
         self._shared: dict[str, Any] | None = None
         self._was_asked = False
 
@@ -96,7 +115,7 @@ class SharedFile:
         """The tensors in the store; none if it cannot serve them."""
         if not self._was_asked:
             self._was_asked = True
-            self._shared = _from_store(self._filename)
+            self._shared = _from_store(self._found)
         return self._shared or {}
 
 
@@ -113,8 +132,11 @@ class SharedSlice:
         return self._tensor[index].detach().contiguous()
 
 
-def _from_store(filename: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The file's tensors in memory that may be written to; None where the original is to read them."""
+def _from_store(found: FileToOpen) -> dict[str, Any] | None:
+    """The file's tensors in memory that may be written to; None where the original is to read them.
+
+    The original has the file as it was when it was opened, so it also reads one that was replaced since.
+    """
     if _Unavailable.in_process == os.getpid():
         return None
     try:
@@ -124,12 +146,12 @@ def _from_store(filename: str | os.PathLike[str]) -> dict[str, Any] | None:
         log.debug("the model store cannot be used: %s", error)
         return None
     try:
-        return shared_file(Path(os.fsdecode(filename)), copies_on_write=True)
+        return shared_file(found.path, copies_on_write=True, as_found=found.status)
     except StoreUnavailable as error:
         _Unavailable.in_process = os.getpid()
         log.debug("the model store is not used: %s", error)
     except Exception as error:
-        log.debug("%s is read without the model store: %s", filename, error)
+        log.debug("%s is read without the model store: %s", found.path, error)
     return None
 
 

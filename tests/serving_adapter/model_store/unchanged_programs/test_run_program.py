@@ -19,10 +19,10 @@ from tests.support.stores.weights_files import saved, some_weights
 from tests.support.waiting import until
 
 PROGRAM = """
-import json, sys
+import json, os, shutil, sys
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 weights, small, garbage = sys.argv[1:]
 
@@ -71,6 +71,17 @@ told["written"] = [sums(tensors)["0.weight"] for tensors in (first, second, load
 told["small"] = [sums(load_file(small)), is_shared(load_file(small))]
 with safe_open(weights, "np") as file:
     told["numpy"] = type(file.get_tensor("0.weight")).__name__
+with safe_open(weights, "pt") as file:
+    told["as_a_class"] = [isinstance(file, safe_open), isinstance(3, safe_open), str(safe_open | None)]
+shutil.copy(weights, "replaced.safetensors")
+with safe_open("replaced.safetensors", "pt") as file, safe_open(os.path.basename(weights), "pt") as other:
+    save_file({name: -tensor for name, tensor in load_file(weights).items()}, "new.safetensors")
+    os.replace("new.safetensors", "replaced.safetensors")
+    told["replaced"] = [sums({name: file.get_tensor(name) for name in file.keys()})]
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    told["elsewhere"] = [sums(tensors := {name: other.get_tensor(name) for name in other.keys()})]
+    told["elsewhere"] += [is_shared(tensors)]
 told["errors"] = [error_of(lambda: load_file(garbage)), error_of(lambda: load_file("/none")),
                   error_of(absent_tensor)]
 print(json.dumps(told), flush=True)
@@ -100,10 +111,10 @@ print(float(load_file(sys.argv[1])["0.weight"].double().sum()),
 """
 
 
-def ran(*program: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def ran(*program: object, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, "run", "--", *map(str, program)],
-        env=os.environ | variables, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | variables, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -137,7 +148,7 @@ def told(store, folder, weights) -> dict[str, Any]:
     garbage = folder / "garbage.safetensors"
     garbage.write_bytes(b"\xff" * 100_000)
     small = saved({"a": torch.ones(10)}, folder / "small.safetensors")
-    ended = ran(sys.executable, program, weights, small, garbage, RRL_STORE=str(store.folder))
+    ended = ran(sys.executable, program, weights, small, garbage, folder=folder, RRL_STORE=str(store.folder))
     assert (ended.returncode, ended.stderr) == (0, "")
     with store.client() as client:
         seen = Seen(client)
@@ -169,6 +180,18 @@ def test_what_a_program_writes_to_its_weights_stays_with_it(told, weights):
 def test_what_sharing_does_not_pay_for_and_what_is_not_for_torch_is_read_as_ever(told):
     assert told["small"] == [{"a": 10.0}, False]
     assert told["numpy"] == "ndarray"
+
+
+def test_safe_open_is_a_class_as_the_librarys(told):
+    assert told["as_a_class"] == [True, False, "safe_open | None"]
+
+
+def test_an_open_file_is_read_as_it_was_although_another_takes_its_name(told, weights):
+    assert told["replaced"] == [sums_of(weights)]
+
+
+def test_an_open_file_is_read_wherever_the_program_goes(told, weights):
+    assert told["elsewhere"] == [sums_of(weights), True]
 
 
 def test_errors_are_those_of_the_library(told):
