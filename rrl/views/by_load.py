@@ -22,9 +22,15 @@ def groups_by_load(records: Sequence[Record], closed_loop: bool = False) -> list
         return [left] if left else []
     groups = []
     while left:
-        logs = np.log([max(r.measurement.arrival_rate_per_s, LEAST_RATE_PER_S) for r in left])
-        near = np.abs(logs[:, None] - logs[None, :]) <= math.log(SAME_LOAD)
-        inside = near[int(near.sum(axis=1).argmax())]
+        rates_per_s = [r.measurement.arrival_rate_per_s for r in left]
+        inside = _near_the_usual(np.log(np.maximum(rates_per_s, LEAST_RATE_PER_S)))
         groups.append([r for r, i in zip(left, inside, strict=True) if i])
         left = [r for r, i in zip(left, inside, strict=True) if not i]
     return groups
+
+
+def _near_the_usual(logs: np.ndarray) -> np.ndarray:
+    """(n,) bool: which rates are near the one that has the most near it; their logarithms are given."""
+    ordered, reach = np.sort(logs), math.log(SAME_LOAD)
+    many = np.searchsorted(ordered, logs + reach, "right") - np.searchsorted(ordered, logs - reach, "left")
+    return np.asarray(np.abs(logs - logs[many.argmax()]) <= reach)

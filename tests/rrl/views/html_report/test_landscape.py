@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from rrl.views.by_load import groups_by_load
 from rrl.views.html_report.landscape import Explored, most_influential
 from rrl.views.html_report.numbers import ms
@@ -41,6 +43,18 @@ def test_the_heat_map_shows_the_lowest_cost_of_each_pair(good: runs.Run) -> None
     assert text(by_class(heat, "cheapest")[0]) == ms(explored.tried[0].cost.value) + str(
         explored.tried[0].cost.intervals
     )
+
+
+def test_a_long_run_is_grouped_by_load_in_little_memory(good: runs.Run) -> None:
+    _, records = runs.repeated(good, 6000)
+    tracemalloc.start()
+    try:
+        groups = groups_by_load(records)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(map(len, groups)) == sum(r.learned for r in records)
+    assert most_bytes < 10e6  # a matrix of all pairs of intervals takes 36 MB as bits of truth alone
 
 
 def test_one_knob_alone_has_no_heat_map(good: runs.Run) -> None:
