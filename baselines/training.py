@@ -39,6 +39,7 @@ from envs.serving import ServingEnv
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, Journal
+from rrl.measurement import Measurement
 from rrl.objective import Objective, make_objective, unit_of
 from rrl.records import SIMULATION, Decision, Header, Kind, Record
 from rrl.space import ConfigurationSpace
@@ -166,6 +167,13 @@ class OfflineTraining:
             decided()
         self.agent.close()
 
+    @property
+    def _now_s(self) -> float:
+        """Unix time by the simulated server's clock, which begins when the training does."""
+        if self.journal.records:
+            return self.journal.records[-1].wall_time_s
+        return datetime.fromisoformat(self.journal.header.started_at).timestamp()
+
     def _learn(
         self,
         before: np.ndarray,
@@ -176,17 +184,18 @@ class OfflineTraining:
         decision_ms: float,
     ) -> None:
         number, cost = int(info["number"]), float(info["cost"])
+        measurement: Measurement = info["measurement"]
         record = Record(
             kind=kind,
             number=number,
             configuration=self.space.configuration(number),
-            transition=Transition(before, self.space.action(number), cost, after, info["measurement"]),
+            transition=Transition(before, self.space.action(number), cost, after, measurement),
             decision=decision,
             reason="",
             verdict="",
             rollback=False,
             learned=math.isfinite(cost),
-            wall_time_s=time.time(),
+            wall_time_s=self._now_s + measurement.duration_s,
             decision_ms=decision_ms,
         )
         self.journal.append(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rrl.journal import FILE_NAME, read
 from rrl.queueing.machine import Machine
 from rrl.records import SIMULATION, Record
 from rrl.tuning.pretraining import Pretraining
+from rrl.views.time_axis import ends_min
 from tests.support.full_disk import files_of_at_most
 
 SMALL = ["--machine", "family:3", "--knobs", "instances=1:3,intra_op_threads=1,4"]
@@ -59,6 +61,17 @@ def test_the_journal_holds_the_simulated_intervals_with_their_telemetry(
     for before, after in pairwise(records):
         np.testing.assert_array_equal(before.transition.next_observation, after.transition.observation)
     assert "rrl-tune --agent-from out" in capsys.readouterr().out
+
+
+def test_intervals_end_by_the_simulated_servers_clock() -> None:
+    header, records = train("out", "--agent", "random", "--decisions", 8, "--workload", "dynamic")
+    lengths_s = [r.measurement.duration_s for r in records]
+    np.testing.assert_allclose(np.diff([r.wall_time_s for r in records]), lengths_s[1:], atol=1e-3)
+    begun_s = datetime.fromisoformat(header.started_at).timestamp()
+    assert records[0].wall_time_s == pytest.approx(begun_s + lengths_s[0], abs=1e-3)
+    assert 60 * ends_min(records, header.interval_s)[-1] == pytest.approx(
+        header.interval_s + sum(lengths_s[1:]), rel=1e-6
+    )
 
 
 def test_the_same_seed_trains_the_same() -> None:
