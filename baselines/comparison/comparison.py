@@ -8,7 +8,6 @@ file of its own, put in place in one move. A job whose file exists is not done a
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,7 +118,7 @@ def _run_jobs(
     }
     jobs = []
     for agent in settings.agents:
-        own = folder / run.FOLDER / re.sub(r"[^\w.+-]", "_", agent)
+        own = folder / run.FOLDER / run.folder_name(agent)
         for (machine, seed), load in loads.items():
             path = own / f"machine-{machine:03}-seed-{seed}.npy"
             jobs.append(RunJob(path, agent, known[agent], seed, load, space, settings))

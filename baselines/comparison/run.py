@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -25,6 +26,11 @@ from serving_adapter.whole_files import written_whole
 FOLDER = "runs"
 SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_size=1,4,32")
 """The spaces of `compile_kernels`: one without batches, one whose batch sizes leave others out."""
+
+
+def folder_name(agent: str) -> str:
+    """A folder's name that is no other agent's, whatever both are called."""
+    return quote(agent, safe="+")
 
 
 class FaultInRun(RuntimeError):

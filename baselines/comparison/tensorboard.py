@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 
+from baselines.comparison.run import folder_name
 from baselines.comparison.summary import by_agent, by_run
 from rrl.views.event_file import FILES, EventFile
 
@@ -16,7 +16,7 @@ FOLDER = "tensorboard"
 def write(folder: Path, decisions: np.ndarray) -> None:
     """Writes the events of every agent anew, by decision."""
     for agent, rows in by_agent(decisions):
-        own = folder / re.sub(r"[^\w.+-]", "_", agent)
+        own = folder / folder_name(agent)
         for earlier in own.glob(FILES):
             earlier.unlink()
         writer = EventFile(own)

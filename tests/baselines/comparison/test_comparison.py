@@ -362,3 +362,10 @@ def test_of_many_failed_runs_few_are_named() -> None:
         "ValueError: 1 on family-1 with seed 0, and 2 more); "
         "1 of 8 runs of other failed (KeyError on family-0 with seed 0); an agent"
     )
+
+
+def test_agents_of_alike_names_keep_their_runs_apart(tmp_path: Path) -> None:
+    known = dict.fromkeys(("ppo:small", "ppo/small", "ppo_small", "ppo small"), AGENTS["random"])
+    paths = [job.path for job in jobs(tmp_path, settings(*known), known)]
+    assert len(set(paths)) == 4
+    assert {path.parent.parent for path in paths} == {tmp_path / "runs"}

@@ -245,7 +245,7 @@ def test_tensorboard_has_a_run_for_every_agent(tmp_path: Path) -> None:
     )  # fmt: skip
     tensorboard.write(tmp_path, table)
     tensorboard.write(tmp_path, table)  # instead of what was there
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b_c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b%2Fc"]
     events = EventAccumulator(str(tmp_path / "a"))
     events.Reload()
     ratios = events.Scalars("comparison/expected_by_oracle")
