@@ -82,9 +82,15 @@ def words_of(name: str) -> KnobWords:
     model, knob = model_and_knob(name)
     if model and knob in KNOBS:
         known = KNOBS[knob]
-        short, label, phrase = (f"{model} {text}" for text in (known.short, known.label, known.phrase))
+        short, label = (f"{model} {text}" for text in (known.short, known.label))
+        phrase = f"{_unformatted(model)} {known.phrase}"
         return known._replace(short=short, label=label, phrase=phrase)
-    return KNOBS.get(name, KnobWords(name, name, name + " {}", "", 1, ""))
+    return KNOBS.get(name, KnobWords(name, name, _unformatted(name) + " {}", "", 1, ""))
+
+
+def _unformatted(name: str) -> str:
+    """The name in a text that is formatted: a model may be called anything, with braces, too."""
+    return name.replace("{", "{{").replace("}", "}}")
 
 
 def shown(name: str, value: int) -> str:

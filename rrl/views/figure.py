@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -22,6 +23,7 @@ MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#d
 MAX_LABELS = 4  # So many configurations at most are named in the picture.
 
 
+@rc_context({"text.parse_math": False})  # a name may hold any $
 def draw(header: Header, records: Sequence[Record], summary: RunSummary, path: Path) -> None:
     """Writes the PNG. Without a counted interval the picture says so."""
     shown = [r for r in records if r.counted]
@@ -66,7 +68,7 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     line = f"{header.model} at {load}, agent {header.agent}, intervals of {header.interval_s:g} s"
     figure.text(0.105, 1 - 0.3 / height, title, fontsize=14, fontweight="bold", color=INK, va="center")
     at = (0.105, 1 - 0.56 / height)
-    figure.text(*at, line, fontsize=9.5, color=SOFT, va="center", parse_math=False)  # a name may hold any $
+    figure.text(*at, line, fontsize=9.5, color=SOFT, va="center")
 
 
 def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary) -> None:

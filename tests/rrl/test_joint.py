@@ -107,3 +107,8 @@ def test_the_journal_keeps_the_measurement_of_each_model() -> None:
     assert again.models["b"].latency == joint.models["b"].latency
     assert again.to_json() == joint.to_json()
     assert "models" not in joint.models["a"].to_json()
+
+
+def test_a_model_with_braces_in_its_name_has_knobs_in_words() -> None:
+    assert in_words({"a{b}.instances": 2}) == "a{b} 2 inst."
+    assert in_words({"a{}.unknown": 2}) == "a{}.unknown 2"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import pytest
 
+from rrl.space import ConfigurationSpace, Knob
 from rrl.views.figure import draw
 from rrl.views.summary import summarise
 from tests.support.runs import simulated_runs as runs
@@ -37,3 +39,12 @@ def test_a_load_below_a_request_a_second_is_told(run: runs.Run, tmp_path: Path) 
     rare = [runs.measured(record, arrivals=1, completions=1) for record in records[:3]]
     said = texts(tmp_path, (header, rare))
     assert any(text.startswith("minilm at 0.25 requests/s, ") for text in said)
+
+
+def test_the_dollars_in_a_models_name_are_no_formula(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    start = header.space.number(header.start)
+    space = ConfigurationSpace(tuple(Knob(f"a$^$.{knob.name}", knob.values) for knob in header.space.knobs))
+    header = replace(header, space=space, start=space.configuration(start), found=space.configuration(start))
+    records = [replace(r, configuration=space.configuration(r.number)) for r in records]
+    assert any("a$^$ " in text for text in texts(tmp_path, (header, records)))
