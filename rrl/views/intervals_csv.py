@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rrl.records import Header, Record
+from serving_adapter.whole_files import written_whole
 
 FILE_NAME = "intervals.csv"
 
@@ -46,8 +48,9 @@ _THEN: dict[str, Callable[[Record], Value]] = {
 
 
 def write(path: Path, header: Header, records: Sequence[Record]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
+    """Writes the file whole."""
+    with written_whole(path) as file:
+        writer = csv.writer(codecs.getwriter("utf-8")(file, "replace"))
         writer.writerow([*_FIRST, *header.space.names, *_THEN])
         writer.writerows(map(_cell, row) for row in _rows(header, records))
 

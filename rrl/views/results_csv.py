@@ -33,7 +33,7 @@ def write(path: Path, header: Header, records: Sequence[Record]) -> None:
     writer.writerow(COLUMNS)
     writer.writerows(_rows(header, records))
     with written_whole(path) as file:
-        file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode(errors="replace"))
 
 
 def _rows(header: Header, records: Sequence[Record]) -> Iterator[tuple[object, ...]]:

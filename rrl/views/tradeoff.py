@@ -133,7 +133,7 @@ def write(path: Path, header: Header, tradeoff: Tradeoff) -> None:
             )
         )
     with written_whole(path) as file:
-        file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode(errors="replace"))
 
 
 def keeps_limit(header: Header, tradeoff: Tradeoff, point: TradeoffPoint) -> bool | None:

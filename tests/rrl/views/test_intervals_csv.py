@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rrl.views import intervals_csv
+from tests.support.full_disk import files_of_at_most
 from tests.support.runs import simulated_runs as runs
 
 
@@ -90,3 +91,20 @@ def test_no_interval_leaves_the_names_of_the_columns(run: runs.Run, tmp_path: Pa
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", " =1+1", "\n@x"])
 def test_no_text_is_a_formula_behind_blanks_either(text: str) -> None:
     assert intervals_csv._cell(text) == f"'{text}"
+
+
+def test_half_a_surrogate_in_a_reason_ends_no_table(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    told = [replace(record, reason="no file \udcff") for record in records]
+    rows = table(tmp_path / "intervals.csv", (header, told))
+    assert {row["reason"] for row in rows} == {"no file ?"}
+
+
+def test_a_full_disk_leaves_the_earlier_table_as_it_was(run: runs.Run, tmp_path: Path) -> None:
+    path = tmp_path / "intervals.csv"
+    before = table(path, run)
+    with files_of_at_most(100), pytest.raises(OSError, match="too large"):
+        intervals_csv.write(path, *run)
+    with path.open(encoding="utf-8", newline="") as file:
+        assert list(csv.DictReader(file)) == before
+    assert list(tmp_path.iterdir()) == [path]
