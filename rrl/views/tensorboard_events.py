@@ -101,4 +101,9 @@ class TensorBoardEvents(Listener):
 
 def _markdown(header: Header) -> str:
     rows = header.to_json() | {"space": str(header.space)}
-    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows.items())
+
+
+def _cell(value: object) -> str:
+    """In one line, and no end of the cell: a model's whole configuration has many."""
+    return " ".join(str(value).split()).replace("|", "\\|")
