@@ -104,7 +104,7 @@ def paid_back(run: RunView, balance_s: Sequence[float] | np.ndarray) -> str:
         return "No interval was worse than the start."
     if balance[-1] >= 0:
         return "Within this run it was not paid back."
-    owing = np.flatnonzero(balance >= 0)
+    owing = np.flatnonzero(balance > 0)
     if not len(owing):
         return "At any time it had gained more than it had cost."
     since = int(owing[-1]) + 1

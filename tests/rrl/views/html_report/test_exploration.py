@@ -72,4 +72,5 @@ def test_it_is_paid_back_when_the_balance_stays_below_zero(good: runs.Run) -> No
     assert said([0, -1.0]) == "No interval was worse than the start."
     assert said([2.0, -1.0]) == "Within this run it was not paid back."
     assert said([-2.0, 1.0]) == "At any time it had gained more than it had cost."
+    assert said([0.0, 0.0, -2.0, 1.0]) == "At any time it had gained more than it had cost."
     assert said([2.0, -3.0, 2.0, -1.5]) == f"It was paid back after {duration(4 * runs.INTERVAL_S)}."
