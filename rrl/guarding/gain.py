@@ -146,10 +146,19 @@ def neighbours_noise(costs: Sequence[Sequence[float]]) -> Noise:
 def in_words(gain: Gain, confidence: float = GAIN_CONFIDENCE) -> str:
     if math.isnan(gain.estimate):
         return "no comparison with the start"
-    return (
-        f"{gain.estimate:.2f}x lower cost than the start "
-        f"({confidence:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x)"
-    )
+    return f"{times_lower(gain.estimate)} cost than the start ({interval_in_words(gain, confidence)})"
+
+
+def interval_in_words(gain: Gain, confidence: float = GAIN_CONFIDENCE) -> str:
+    """Beside a gain as `times_lower` tells it: of one below 1 each end says its direction."""
+    if gain.estimate < 1:
+        return f"{confidence:.0%} interval {times_lower(gain.low)} to {times_lower(gain.high)}"
+    return f"{confidence:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
+
+
+def times_lower(gain: float) -> str:
+    """`1.58x lower`, or `1.25x higher` of a gain of 0.8."""
+    return f"{1 / gain:.2f}x higher" if 0 < gain < 1 else f"{gain:.2f}x lower"
 
 
 def students_t(freedom: float, confidence: float = CONFIDENCE) -> float:

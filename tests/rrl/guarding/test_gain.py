@@ -175,3 +175,10 @@ def test_a_slow_drift_is_no_noise_of_neighbours() -> None:
     assert neighbours_noise([drifting]).relative < 0.08 < 0.25 < pooled_noise([drifting]).relative
     steady = (100 * np.exp(np.random.default_rng(0).normal(0, 0.1, 200))).tolist()
     assert neighbours_noise([steady]).relative == pytest.approx(pooled_noise([steady]).relative, rel=0.1)
+
+
+def test_a_gain_below_1_is_told_as_a_higher_cost() -> None:
+    assert in_words(Gain(0.4, 0.5, 0.8)) == (
+        "2.00x higher cost than the start (90% interval 2.50x higher to 1.25x higher)"
+    )
+    assert in_words(Gain(0.8, 0.8, 1.2)).endswith("(90% interval 1.25x higher to 1.20x lower)")

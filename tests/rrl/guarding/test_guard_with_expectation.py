@@ -430,7 +430,7 @@ def test_where_turns_show_the_best_to_be_worse_another_that_is_proven_is_kept() 
     costs = {GOOD: [300.0, 300.0], START: [100.0, 100.0]}
     number, reason = guard.keeping(costs)
     assert number == BAD
-    assert "; in turns the best had 0.33x lower cost than the start" in reason
+    assert "; in turns the best had 3.00x higher cost than the start" in reason
     told.sds |= {GOOD: 0.05, BAD: 0.6}  # what the turns have shown to be worse is not expected to be better
     guard.expected.learn(BAD, measured(60.0))
     assert guard.to_keep(costs) == START
