@@ -54,7 +54,9 @@ __all__ = [
     "latency_ms",
     "log_sd_of",
     "make_objective",
+    "rate_in_words",
     "slo_violated",
+    "tells_broken_limit",
     "unit_of",
     "with_failures",
 ]
@@ -103,8 +105,20 @@ def unit_of(name: str) -> str:
     return make_objective(name, 1.0).unit
 
 
+def rate_in_words(per_s: float) -> str:
+    """`4.56`, `143`, `2,500`: without an exponent."""
+    return f"{per_s:,.0f}" if per_s >= 1000 else f"{per_s:.3g}"
+
+
+def tells_broken_limit(cost: float, unit: str) -> bool:
+    """Whether a cost in threads stands for a broken limit, and so is no number of threads."""
+    return unit == LeastResources.unit and cost >= LeastResources.violation_threads
+
+
 def in_unit(cost: float, unit: str) -> str:
-    """`8.4 ms`, `23 ms`, `4.0 threads`, `143 answers/s`."""
+    """`8.4 ms`, `23 ms`, `4.0 threads`, `a broken limit`, `2,500 answers/s`."""
+    if tells_broken_limit(cost, unit):
+        return "a broken limit"
     if unit == PER_ANSWER:
-        return f"{1e3 / cost:.3g} answers/s" if cost > 0 else "no answers"
+        return f"{rate_in_words(1e3 / cost)} answers/s" if cost > 0 else "no answers"
     return f"{cost:.{0 if cost >= 10 else 1}f} {unit}"

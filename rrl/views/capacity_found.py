@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rrl.objective import rate_in_words
+
 START, LEFT = "capacity-start", "capacity-left"  # folders of the searches, beside the journal
 FILE_NAME = "capacity.json"
 
@@ -23,9 +25,10 @@ class Borne(NamedTuple):
         limit = f"at p95 <= {self.slo_p95_ms:g} ms"
         doubt = "" if self.confirmed else ", not confirmed"
         if self.left_per_s is None:
-            return f"{self.start_per_s:.3g}/s {limit}, with the start{doubt}"
-        start = "" if self.start_per_s is None else f"; {self.start_per_s:.3g}/s with the start"
-        return f"{self.left_per_s:.3g}/s {limit}{start}{doubt}"
+            assert self.start_per_s is not None  # one of both was searched
+            return f"{rate_in_words(self.start_per_s)}/s {limit}, with the start{doubt}"
+        start = "" if self.start_per_s is None else f"; {rate_in_words(self.start_per_s)}/s with the start"
+        return f"{rate_in_words(self.left_per_s)}/s {limit}{start}{doubt}"
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()

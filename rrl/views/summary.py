@@ -24,6 +24,7 @@ from rrl.space import Configuration
 from rrl.views.exploration_cost import CostOfExploration, StartLatencies, cost_of_exploration
 from rrl.views.reference_table import Origin, ReferenceTable
 from rrl.views.same_arrivals import SameArrivals, at_same_arrivals
+from serving_adapter.whole_files import written_whole
 
 BEST_CONFIGURATION = "best_configuration.yaml"
 NOT_KNOWN_IN_FORCE = (
@@ -60,6 +61,7 @@ class Standing:
             return sum(value * weight for value, weight in pairs) / total if total else math.nan
 
         measured = [r.measurement for r in records]
+        duration_s = sum(m.duration_s for m in measured)
         return cls(
             configuration=dict(configuration),
             intervals=len(records),
@@ -72,8 +74,9 @@ class Standing:
             service_ms=mean([m.service.mean_ms for m in measured]),
             cost=mean([r.cost for r in records]),
             failure_share=sum(m.failures for m in measured) / max(1, sum(m.answered for m in measured)),
-            answered_per_s=sum(m.completions for m in measured)
-            / max(1e-9, sum(m.duration_s for m in measured)),
+            answered_per_s=sum(m.completions for m in measured) / max(1e-9, duration_s)
+            if measured
+            else math.nan,
         )
 
 
@@ -266,7 +269,8 @@ def write_best_configuration(path: Path, header: Header, summary: RunSummary, en
         "arrival_rate_per_s": _rounded(summary.best.arrival_rate_per_s),
     }
     text = "# The configuration that this run left in force.\n" if ended else NOT_KNOWN_IN_FORCE
-    path.write_text(text + yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    with written_whole(path) as file:
+        file.write((text + yaml.safe_dump(values, sort_keys=False)).encode())
 
 
 def _rounded(value: float) -> float | None:

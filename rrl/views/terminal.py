@@ -15,10 +15,11 @@ from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
 
-from rrl.guarding.gain import EXPECTED_CONFIDENCE, GAIN_CONFIDENCE
+from rrl.guarding.gain import EXPECTED_CONFIDENCE, interval_in_words, times_lower
 from rrl.guarding.guard import Guard
 from rrl.journal import Journal
 from rrl.knobs import in_words
+from rrl.objective import in_unit, tells_broken_limit, unit_of
 from rrl.records import NO_END, Decision, Header, Kind, Record, finished
 from rrl.space import Configuration
 from rrl.tuning.decision_words import remark_in_words
@@ -248,21 +249,18 @@ def gain_in_words(summary: RunSummary) -> str:
         fails = summary.start.failure_share
         though = f", though {fails:.1%} of its requests fail" if fails else ""
         return f"nothing better than the start was found; the start is in force{though} ({summary.why_left})"
-    low, _, high = summary.turns
     if not summary.validated:
         if not summary.gain > 1:  # NaN: it was never measured
             return f"not known to be better than the start, and left in force ({summary.why_left})"
-        low, _, high = summary.expected
-        interval = f"{EXPECTED_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+        interval = interval_in_words(summary.expected, EXPECTED_CONFIDENCE)
         how = f"than expected of the start at the same arrivals; {interval}"
-        if not math.isfinite(low):
+        if not math.isfinite(summary.expected.low):
             how = "not validated"
     elif summary.turns.beyond_noise:
-        interval = f"{GAIN_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
-        how = f"measured again in turns with the start; {interval}"
+        how = f"measured again in turns with the start; {interval_in_words(summary.turns)}"
     else:
         how = summary.why_left
-    return f"{summary.gain:.2f}x lower cost ({how})"
+    return f"{times_lower(summary.gain)} cost ({how})"
 
 
 def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:
@@ -272,6 +270,9 @@ def _add_row(table: Table, header: Header, name: str, standing: Standing, style:
     if header.objective != "latency":
         figures.append(standing.cost)
     cells = [_ms(value).strip() for value in figures]
+    unit = unit_of(header.objective)
+    if tells_broken_limit(standing.cost, unit):
+        cells[-1] = in_unit(standing.cost, unit)
     if any(column.header == "failed" for column in table.columns):
         cells.append(f"{standing.failure_share:.1%}")
     table.add_row(name, in_words(standing.configuration), *cells, style=style)

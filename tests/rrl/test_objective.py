@@ -164,3 +164,22 @@ def test_an_unsure_p95_costs_what_intervals_cost_on_average(objective: Objective
 def test_a_limit_that_is_no_positive_number_is_refused(limit_ms: float) -> None:
     with pytest.raises(ValueError, match="must be a positive number of milliseconds"):
         make_objective("latency", limit_ms)
+
+
+@pytest.mark.parametrize(
+    ("cost", "unit", "words"),
+    [
+        (4.0, "threads", "4.0 threads"),
+        (999.0, "threads", "999 threads"),
+        (1000.0, "threads", "a broken limit"),
+        (2693.0, "threads", "a broken limit"),
+        (2693.0, "ms", "2693 ms"),
+    ],
+)
+def test_a_broken_limit_is_told_as_no_number_of_threads(cost: float, unit: str, words: str) -> None:
+    assert in_unit(cost, unit) == words
+
+
+@pytest.mark.parametrize(("cost_ms", "words"), [(0.4, "2,500"), (7.0, "143"), (300.0, "3.33")])
+def test_thousands_of_answers_are_told_without_an_exponent(cost_ms: float, words: str) -> None:
+    assert in_unit(cost_ms, unit_of("throughput")) == f"{words} answers/s"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from rrl.command_line.embedded.embedded import Embedded
+from rrl.objective import rate_in_words
 from rrl.records import Header
 from rrl.tuning.stop import Stopped
 from rrl.views.capacity_found import LEFT, START, path_of
@@ -40,7 +41,7 @@ def before_run(embedded: Embedded, header: Header, rate_per_s: float | None, con
             "--slo-p95-ms, or seek the limit first with --objective strict-slo"
         )
     path_of(embedded.folder, LEFT).unlink(missing_ok=True)
-    console.print(f"the start bears {found['level']:.3g}/s at p95 <= {header.slo_p95_ms:g} ms")
+    console.print(f"the start bears {rate_in_words(found['level'])}/s at p95 <= {header.slo_p95_ms:g} ms")
     rate_per_s = rate_per_s or round(SHARE_TUNED_AT * found["level"], 1)
     embedded.settings = replace(embedded.settings, rate_per_s=rate_per_s)
 
@@ -54,4 +55,4 @@ def after_run(embedded: Embedded, header: Header, console: Console) -> None:
     except Stopped:
         console.print("stopped: what is left bears is not known")
         return
-    console.print(f"it bears {found['level']:.3g}/s at p95 <= {header.slo_p95_ms:g} ms")
+    console.print(f"it bears {rate_in_words(found['level'])}/s at p95 <= {header.slo_p95_ms:g} ms")

@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from rrl.guarding.gain import CONFIDENCE, pooled_noise
 from rrl.knobs import in_words
+from rrl.objective import tells_broken_limit, unit_of
 from rrl.records import Record
 from rrl.views.confidence import Estimate, mean_interval
 from rrl.views.html_report import charts
@@ -25,6 +26,7 @@ from rrl.views.html_report.numbers import (
     share_of_log,
 )
 from rrl.views.html_report.run_view import RunView
+from rrl.views.html_report.wording import cost_in_words
 
 ROW_HEIGHT = 34.0
 MIN_RATIO_FOR_LOG_SCALE = 5.0  # A longer range is drawn logarithmically.
@@ -43,6 +45,7 @@ STATISTICS = (
     Statistic("queue", lambda r: r.measurement.queue.mean_ms),
     Statistic("service", lambda r: r.measurement.service.mean_ms),
 )
+COST = Statistic("cost", lambda r: r.cost)
 
 
 def comparison(run: RunView) -> Children:
@@ -69,7 +72,7 @@ def _table(run: RunView, compares: bool) -> Element:
     ]
     rows = [_row(run, statistic, compares) for statistic in STATISTICS]
     if run.header.objective != "latency":
-        rows.append(_row(run, Statistic("cost", lambda r: r.cost), compares))
+        rows.append(_row(run, COST, compares))
     last = [tag("th", "change", scope="col")] if compares else []
     table = tag(
         "table",
@@ -82,17 +85,29 @@ def _table(run: RunView, compares: bool) -> Element:
 
 def _row(run: RunView, statistic: Statistic, compares: bool) -> Element:
     start = estimate(run, statistic, run.summary.start_records)
-    cells = [_cell(start)]
+    cells = [_cell(run, statistic, start)]
     if compares:
         best = estimate(run, statistic, run.summary.best_records)
         change = lower_or_higher(start.value, best.value)
-        cells += [_cell(best), tag("td", change, class_="lower" if change.endswith("lower") else None)]
+        if statistic is COST and _tells_broken_limit(run, start, best):
+            change = NOTHING
+        cells += [
+            _cell(run, statistic, best),
+            tag("td", change, class_="lower" if change.endswith("lower") else None),
+        ]
     return tag("tr", tag("th", statistic.name, scope="row"), *cells)
 
 
-def _cell(estimate: Estimate) -> Element:
+def _tells_broken_limit(run: RunView, *costs: Estimate) -> bool:
+    unit = unit_of(run.header.objective)
+    return any(tells_broken_limit(cost.value, unit) for cost in costs)
+
+
+def _cell(run: RunView, statistic: Statistic, estimate: Estimate) -> Element:
     if not estimate.known:
         return tag("td", NOTHING)
+    if statistic is COST and _tells_broken_limit(run, estimate):
+        return tag("td", cost_in_words(run.header, estimate.value))
     return tag("td", ms(estimate.value), " ", tag("span", bounds(estimate), class_="bounds"))
 
 

@@ -6,9 +6,10 @@ import math
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from rrl.guarding.gain import GAIN_CONFIDENCE
+from rrl.guarding.gain import GAIN_CONFIDENCE, interval_in_words, times_lower
 from rrl.guarding.turns import best_goes_first
 from rrl.knobs import in_words
+from rrl.objective import in_unit, tells_broken_limit, unit_of
 from rrl.records import EMBEDDED, NO_END, SIMULATION
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
@@ -67,7 +68,8 @@ def title_in_words(run: RunView) -> str:
         return LEFT_UNKNOWN
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
-        return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
+        figures = (_cost(value, run) if aim.field == "cost" else _figure(value) for value in (before, after))
+        return f"{aim.name} {' → '.join(figures)}{aim.unit}{sure}"
     if summary.validated and summary.turns.beyond_noise:
         return f"Left as {'found' if run.left_as_found else 'the run started'}, the best was not taken"
     is_over = run.complete or summary.validated or (run.ended and run.searched)
@@ -127,9 +129,12 @@ def _gain(run: RunView) -> Children:
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
-        interval = f"{GAIN_CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
+        interval = interval_in_words(gain)
         doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
-        return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}.{doubt}"]
+        return [
+            tag("strong", f"{times_lower(gain.estimate)} cost"),
+            f" ({interval}), measured {turns}.{doubt}",
+        ]
     interval = f"{GAIN_CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
     why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
     return [
@@ -214,6 +219,11 @@ def _is_beside_best(summary: RunSummary, field: str) -> bool:
 
 def _tile(name: str, value: str, note: str) -> Element:
     return tag("div", tag("dt", name), tag("dd", value, class_="value"), tag("dd", note, class_="note"))
+
+
+def _cost(value: float, run: RunView) -> str:
+    unit = unit_of(run.header.objective)
+    return f"({in_unit(value, unit)})" if tells_broken_limit(value, unit) else _figure(value)
 
 
 def _figure(value: float) -> str:

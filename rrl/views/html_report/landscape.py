@@ -25,6 +25,7 @@ from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, percent, scrolled, tag
 from rrl.views.html_report.numbers import bounds, count, finite, log_ticks, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
+from rrl.views.html_report.wording import cost_in_words
 
 MIN_INTERVALS_FOR_TABLE = 3  # At another load; fewer are not worth a table.
 MAX_ROWS_UNSCROLLED = 14  # A longer table is scrolled in its place.
@@ -140,7 +141,7 @@ def _row(run: RunView, space: ConfigurationSpace, each: Tried, low: float, high:
         "tr",
         *(tag("td", shown(name, value)) for name, value in configuration.items()),
         tag("td", str(each.cost.intervals)),
-        tag("td", ms(each.cost.value)),
+        tag("td", cost_in_words(run.header, each.cost.value)),
         tag("td", _bar(each.cost, low, high), class_="bar"),
         tag("td", ms(each.p95_ms)) if p95 else None,
         tag("td", *badges),
@@ -194,7 +195,7 @@ def _heat_map(run: RunView, group: Explored) -> Children:
         tag(
             "tr",
             tag("th", shown(pair[0], row), scope="row"),
-            *(_heat_cell(best.get((row, c)), intervals.get((row, c), 0), lowest) for c in columns),
+            *(_heat_cell(run, best.get((row, c)), intervals.get((row, c), 0), lowest) for c in columns),
         )
         for row in rows
     ]
@@ -206,14 +207,14 @@ def _heat_map(run: RunView, group: Explored) -> Children:
     return [scrolled(table, f"Cost by {down} and {across}"), tag("p", note, class_="note")]
 
 
-def _heat_cell(each: Tried | None, intervals: int, lowest: float) -> Element:
+def _heat_cell(run: RunView, each: Tried | None, intervals: int, lowest: float) -> Element:
     if each is None:
         return tag("td", tag("span", "not measured", class_="unseen"), "·", class_="blank")
     share = min(share_of_log(each.cost.value, lowest, PALEST_COST_RATIO * lowest), 1.0)
     cheapest = " cheapest" if each.cost.value == lowest else ""
     shade = min(int(SHADES * (1 - share)), SHADES - 1)
     count_of = tag("span", f"{intervals}", class_="under")
-    return tag("td", ms(each.cost.value), count_of, class_=f"shade{shade}{cheapest}")
+    return tag("td", cost_in_words(run.header, each.cost.value), count_of, class_=f"shade{shade}{cheapest}")
 
 
 def most_influential(group: Explored) -> tuple[str, str] | None:

@@ -23,6 +23,7 @@ from rrl.views.html_report.numbers import ms
 from rrl.views.html_report.run_view import LeftOut, RunView
 from rrl.views.html_report.timeline import timeline
 from rrl.views.html_report.tradeoff_section import tradeoff_section
+from rrl.views.html_report.wording import cost_in_words
 from rrl.views.summary import RunSummary, reference_table_of
 
 FILE_NAME = "report.html"
@@ -105,7 +106,7 @@ def _loads(run: RunView) -> Children:
             "tr",
             tag("th", " to ".join(map(ms, entry.rate_per_s)), scope="row"),
             tag("td", in_words(entry.configuration)),
-            tag("td", ms(entry.cost)),
+            tag("td", cost_in_words(run.header, entry.cost)),
             tag("td", f"{entry.measurements}"),
             tag("td", f"{entry.configurations}"),
         )

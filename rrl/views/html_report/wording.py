@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from rrl.records import Record
+from rrl.objective import in_unit, tells_broken_limit, unit_of
+from rrl.records import Header, Record
+from rrl.views.html_report.numbers import ms
 
 
 def in_arrows(what: str) -> str:
     """A change of knobs, as a page can print it."""
     return what.replace("->", "→")
+
+
+def cost_in_words(header: Header, cost: float) -> str:
+    """A cost under the run's objective, without its unit; in words where it stands for a broken limit."""
+    unit = unit_of(header.objective)
+    return in_unit(cost, unit) if tells_broken_limit(cost, unit) else ms(cost)
 
 
 def remark(record: Record) -> str:

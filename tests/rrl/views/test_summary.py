@@ -38,6 +38,7 @@ from rrl.views.summary import reference_table_of, summarise
 from rrl.views.tensorboard_events import FOLDER, TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, cost_table, result_table, sparkline
 from tests.support.full_disk import files_of_at_most
+from tests.support.runs import simulated_runs
 from tests.support.runs.simulated_runs import unanswered
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
@@ -530,3 +531,16 @@ def test_failed_requests_are_told_in_the_row_of_their_interval(run: tuple[Header
     assert changing.failures_in_words in text.getvalue()
     view.measured(record)
     assert "failed" not in text.getvalue().splitlines()[-1]
+
+
+def test_the_terminal_tells_a_broken_limit_in_place_of_a_number_of_threads(tmp_path: Path) -> None:
+    header, records = simulated_runs.tuned(tmp_path)
+    start = header.space.number(header.start)
+    costs = [2693.0 if r.number == start else 4.0 for r in records]
+    header = replace(header, objective="least-resources", slo_p95_ms=50.0)
+    told = [replace(r, transition=replace(r.transition, cost=c)) for r, c in zip(records, costs, strict=True)]
+    printed = StringIO()
+    Output(file=printed, width=200).print(result_table(header, summarise(header, told)))
+    of_start, of_best = printed.getvalue().splitlines()[-3:-1]
+    assert of_start.split("│")[-2].strip() == "a broken limit"
+    assert of_best.split("│")[-2].strip() == "4.0"

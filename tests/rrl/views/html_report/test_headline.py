@@ -11,9 +11,10 @@ from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import Gain
 from rrl.knobs import in_words
 from rrl.views.html_report import page
+from rrl.views.html_report.headline import title_in_words
 from rrl.views.html_report.numbers import lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
-from rrl.views.summary import summarise
+from rrl.views.summary import LEFT_UNKNOWN, summarise
 from rrl.views.terminal import gain_in_words
 from tests.support.runs import simulated_runs as runs
 from tests.support.runs.shown_report import by_class, section, shown, text, view
@@ -105,6 +106,15 @@ def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs
     assert said == "1.30x lower cost (it was better before its turns)"
 
 
+def test_what_is_left_though_its_turns_seem_worse_has_no_lower_cost(good: runs.Run) -> None:
+    worse: dict[str, Any] = {"turns": Gain(0.5, 0.8, 1.25), "why_left": "it was better before its turns"}
+    root = page.page(view(good, **worse), "", ())
+    said = "1.25x higher cost (90% interval 2.00x higher to 1.25x lower), measured in turns"
+    assert text(by_class(root, "verdict")[0]).startswith(said)
+    words = gain_in_words(replace(summarise(*good), **worse))
+    assert words == "1.25x higher cost (it was better before its turns)"
+
+
 def test_a_start_that_was_not_answered_is_told_from_a_target_without_percentiles(good: runs.Run) -> None:
     def tiles(run: runs.Run) -> list[str]:
         return [text(tile) for tile in by_class(shown(run), "tiles")[0]][:2]
@@ -141,3 +151,11 @@ def test_an_unfinished_run_says_so_and_shows_what_is_known(good: runs.Run) -> No
     assert not by_class(root, "state")  # the search left no doubt that the best is better
     root = shown((header, records[:9]), ended=True)
     assert text(by_class(root, "state")[0]).startswith("Ended early")
+
+
+def test_a_start_that_was_not_measured_answered_no_known_number(good: runs.Run) -> None:
+    header, records = good
+    unlearned = [replace(r, learned=r.kind != "baseline") for r in records if r.kind != "validation"]
+    run = view((replace(header, objective="throughput"), unlearned))
+    assert math.isnan(run.summary.start.answered_per_s)
+    assert title_in_words(run) == LEFT_UNKNOWN

@@ -10,6 +10,7 @@ import pytest
 
 from rrl.views.html_report import page
 from rrl.views.html_report.markup import document
+from rrl.views.html_report.numbers import NOTHING
 from rrl.views.html_report.run_view import RunView
 from rrl.views.summary import summarise
 from tests.support.runs import simulated_runs as runs
@@ -34,6 +35,24 @@ def test_limits_and_threads_have_words_of_their_own(tmp_path: Path) -> None:
     assert text(section(root, "compare").findall(".//tbody/tr")[-1]).startswith("cost")
     threads = replace(slo[0], objective="least-resources"), slo[1]
     assert "cost (threads)" in text(section(shown(threads), "landscape"))
+
+
+def test_a_cost_that_stands_for_a_broken_limit_is_no_number_of_threads(good: runs.Run) -> None:
+    header, records = good
+    start = header.space.number(header.start)
+    costs = [2693.0 if r.number == start else 4.0 for r in records]
+    header = replace(header, objective="least-resources", slo_p95_ms=50.0)
+    told = [
+        replace(r, transition=replace(r.transition, cost=cost))
+        for r, cost in zip(records, costs, strict=True)
+    ]
+    root = shown((header, told))
+    assert text(root.find(".//h1")).startswith("Threads (a broken limit) → 4")
+    assert "2,693" not in text(root)
+    assert "a broken limit" in text(by_class(section(root, "landscape"), "landscape")[0])
+    last = section(root, "compare").findall(".//tbody/tr")[-1]
+    assert [text(cell) for cell in last][:2] == ["cost", "a broken limit"]
+    assert text(last[-1]) == NOTHING
 
 
 def test_the_policy_lets_nothing_in_but_the_pages_own_style_and_script(good: runs.Run) -> None:
