@@ -179,7 +179,27 @@ class ChangeLimits:
                 if midnight.weekday() in window.weekdays:
                     opens = midnight + timedelta(minutes=window.opens_min)
                     closes = midnight + timedelta(minutes=window.closes_min)
-                    yield opens.timestamp(), closes.timestamp()
+                    yield _in_unix_time_s(opens), _in_unix_time_s(closes)
+
+
+def _in_unix_time_s(local: datetime) -> float:
+    """The moment of a local time. Of one that the clock leaves out, it is the moment at which it is set."""
+    after_s = local.timestamp()
+    if datetime.fromtimestamp(after_s) == local:
+        return after_s
+    before_s = local.replace(fold=1).timestamp()
+    offset = _utc_offset(before_s)
+    while after_s - before_s > 1.0:
+        middle_s = before_s + (after_s - before_s) // 2
+        if _utc_offset(middle_s) == offset:
+            before_s = middle_s
+        else:
+            after_s = middle_s
+    return after_s
+
+
+def _utc_offset(at_s: float) -> timedelta | None:
+    return datetime.fromtimestamp(at_s).astimezone().utcoffset()
 
 
 def _moment(at_s: float, now_s: float) -> str:

@@ -215,3 +215,20 @@ def test_the_hours_are_the_local_clocks_when_that_is_changed(day: str, hours: in
     closes_s = opens_s + 3600 * hours
     assert limits.next_s(closes_s - 1) == closes_s - 1
     assert limits.next_s(closes_s) > closes_s
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("window", "open_at", "closed_at"),
+    [
+        ("22:00-02:30", ["01:59"], ["03:00", "03:29"]),
+        ("02:30-06:00", ["03:00", "05:59"], ["01:59", "06:00"]),
+        ("02:15-02:45", [], ["01:59", "03:00", "03:15", "03:44"]),
+    ],
+)
+def test_an_edge_in_the_hour_that_the_clock_leaves_out_is_where_it_is_set(
+    window: str, open_at: list[str], closed_at: list[str]
+) -> None:
+    limits = ChangeLimits(windows=ChangeWindow.parse([window]))
+    times_s = {t: datetime.fromisoformat(f"2026-03-29 {t}").timestamp() for t in (*open_at, *closed_at)}
+    assert [t for t, at_s in times_s.items() if limits.next_s(at_s) == at_s] == open_at
