@@ -51,7 +51,7 @@ from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
 from serving_adapter.flags.parsing import fail, in_a_sentence
-from serving_adapter.target import Overtaken, TargetError
+from serving_adapter.target import Overtaken, TargetError, TargetLost
 
 
 def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByModels) -> int:
@@ -59,6 +59,9 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
     with ExitStack() as stack:
         try:
             run = _open(options, console, stop, stack, shared)
+        except TargetLost as error:  # It may come back, so that it is no wrong use.
+            print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
+            return lost_or_failed(error) if options.exit_code else FAILED
         except (ValueError, TargetError, OSError) as error:
             fail(in_a_sentence(error))
         except EmbeddedFailed as error:

@@ -35,7 +35,7 @@ from rrl.tuning.restore import TargetClaim
 from rrl.tuning.stop import Stop
 from rrl.views.run_metrics import RunMetrics
 from serving_adapter.control_key import read_control_key
-from serving_adapter.target import OpenInferenceTarget, Target, open_target
+from serving_adapter.target import OpenInferenceTarget, Target, TargetLost, open_target
 from serving_adapter.target.error import NotYetThere
 from serving_adapter.target.open_inference.joint_target import JointTarget
 from serving_adapter.target.open_inference.whole_target import WholeTarget, connected_with_parts
@@ -213,12 +213,15 @@ def _under_bench(
 def _connected_once_there(
     options: TuneOptions, address: str, console: Console, stop: Stop, away: Callable[[str], None]
 ) -> Target:
-    """A target, connected to; a watch waits until its server answers. NotYetThere for other runs."""
+    """A target, connected to. A watch waits until its server answers, also where it is lost again by then.
+
+    NotYetThere or TargetLost for other runs.
+    """
     is_told = False
     while True:
         try:
             return connected(options, address, options.model, control=True)
-        except NotYetThere as error:
+        except (NotYetThere, TargetLost) as error:
             if not options.watches:
                 raise
             if not is_told:

@@ -8,7 +8,7 @@ import pytest
 from rich.live import Live
 
 from rrl.command_line.opening import reach
-from serving_adapter.target import TunerLease
+from serving_adapter.target import TargetError, TunerLease
 from tests.support.runs.fake_target import FakeClock, FakeTarget
 from tests.support.runs.running_command import QUICK, exit_code
 
@@ -67,3 +67,34 @@ def test_the_terminal_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exit_code(*OPENS) == 2
     assert len(started) == 1
     assert not started[0].is_started
+
+
+def test_a_server_that_is_lost_while_a_run_begins_is_no_wrong_use(
+    target: Leased, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service that is not started anew after wrong use is to be started anew after this."""
+    monkeypatch.setattr(reach, "_print_notes", lambda *arguments: target.lose(60.0))
+    assert exit_code(*OPENS) == 1
+    assert "the run ended: the target is lost (connection refused)" in capsys.readouterr().err
+    target.lose(-1.0)  # It is back.
+    assert exit_code(*OPENS, "--exit-code") == 5
+
+
+def test_a_watch_waits_for_a_server_that_is_lost_while_it_connects(
+    target: Leased, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts: list[object] = []
+
+    def connected(*arguments: object, **options: object) -> Leased:
+        attempts.append(arguments)
+        if len(attempts) < 3:
+            raise target.lost_by
+        raise TargetError("it is another server by now")
+
+    monkeypatch.setattr(reach, "connected", connected)
+    monkeypatch.setattr(reach, "LOOK_AGAIN_S", 0.0)
+    assert exit_code("watch", *OPENS) == 2
+    assert len(attempts) == 3
+    said = capsys.readouterr()
+    assert said.out.count("the target is lost (connection refused); waiting for it") == 1
+    assert "it is another server by now" in said.err
