@@ -24,7 +24,10 @@ class InForce:
         telling: Telling,
         clock: Callable[[], float],
     ) -> None:
-        """`found` was in force before the run; None: the start. A resumed run may have found another."""
+        """`found` was in force before the run; None: the start. A resumed run may have found another.
+
+        `clock` tells the Unix time that the limits go by, also just after it was set.
+        """
         self.found = found
         self.found_number = start if found is None else _number_on_grid(space, found)
         self.number = self.found_number

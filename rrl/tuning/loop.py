@@ -69,9 +69,10 @@ class Tuning:
     def __post_init__(self) -> None:
         env, guard, journal, clock = self.env, self.guard, self.journal, self.clock
         self.telling = Telling(self.listeners, clock)
-        self.in_force = InForce(env.space, guard.start, self.found, self.limits, self.telling, clock)
-        self.records = RecordWriter(journal, env.space, self.in_force, clock)
         self.pacing = Pacing(self.limits, journal, self.settings, clock, self.monotonic)
+        changes = (self.limits, self.telling, self.pacing.now_s)
+        self.in_force = InForce(env.space, guard.start, self.found, *changes)
+        self.records = RecordWriter(journal, env.space, self.in_force, clock)
         self.patience = Patience()
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)

@@ -48,12 +48,21 @@ class Pacing:
 
     def begin(self) -> None:
         """The run's time begins now."""
-        self.limits.none_after(self._now_s())
+        self.limits.none_after(self.now_s())
         self.end_s = self._monotonic() + self._settings.duration_s
+
+    def now_s(self) -> float:
+        """Unix time. Where the clock was set since it was asked last, the changes so far are set with it."""
+        now_s = self._clock()
+        set_by_s = now_s - self._monotonic() - self._apart_s
+        if abs(set_by_s) > MAX_CLOCK_DRIFT_S:
+            self.limits.shift(set_by_s)
+            self._apart_s += set_by_s
+        return now_s
 
     def pause(self, changes: int = 1) -> str:
         """Why so many changes are not allowed now, and when they are; empty if they are."""
-        return self.limits.pause(self._now_s(), changes, self.undone_within_s)
+        return self.limits.pause(self.now_s(), changes, self.undone_within_s)
 
     def pause_before_exploring(self) -> str:
         """As `pause`, for all the changes that must be free before something is tried.
@@ -66,7 +75,7 @@ class Pacing:
 
     def may_return(self) -> bool:
         """True if a change back to what is safe is allowed."""
-        return self.limits.may_return(self._now_s(), self.undone_within_s)
+        return self.limits.may_return(self.now_s(), self.undone_within_s)
 
     @property
     def undone_within_s(self) -> float:
@@ -100,15 +109,6 @@ class Pacing:
     def check_time(self) -> None:
         if self.is_over:
             raise TimeUp
-
-    def _now_s(self) -> float:
-        """Unix time. Where the clock was set since it was asked last, the changes so far are set with it."""
-        now_s = self._clock()
-        set_by_s = now_s - self._monotonic() - self._apart_s
-        if abs(set_by_s) > MAX_CLOCK_DRIFT_S:
-            self.limits.shift(set_by_s)
-            self._apart_s += set_by_s
-        return now_s
 
     @property
     def _search_end_s(self) -> float:

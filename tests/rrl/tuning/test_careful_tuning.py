@@ -21,7 +21,7 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Agent
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.interval import Watch
+from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import Journal, read
 from rrl.measurement import LatencySummary, Measurement
 from rrl.records import Record
@@ -119,6 +119,14 @@ class Proposes(Agent):
 
     def update(self, transition: object) -> None:
         pass
+
+
+class ComesBackWithAnother(Timed):
+    """Has its own configuration put back in its second interval."""
+
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        measurement = self._measurement(number, watch)
+        return MeasuredInterval(measurement, changed=self.now_s == NOON_S + 2 * INTERVAL_S)
 
 
 def most_in_an_hour(times_s: list[float]) -> int:
@@ -500,6 +508,20 @@ def test_a_clock_that_is_set_neither_holds_changes_back_nor_sets_them_free(
     for name, set_by_s in (("left alone", 0.0), ("set", hours * HOUR_S)):
         env = Timed()
         env.set_at_s, env.set_by_s = NOON_S + 6 * INTERVAL_S, set_by_s
+        run(tuning(tmp_path / name, env, ChangeLimits(2)))
+        numbers.append([(r.kind, r.number) for r in read(tmp_path / name)[1]])
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_nor_does_one_that_is_set_within_the_interval_whose_change_is_counted(
+    tmp_path: Path, hours: int
+) -> None:
+    """A server that comes back with another configuration has the run's own put back in that interval."""
+    numbers = []
+    for name, set_by_s in (("left alone", 0.0), ("set", hours * HOUR_S)):
+        env = ComesBackWithAnother()
+        env.set_at_s, env.set_by_s = NOON_S + 2 * INTERVAL_S, set_by_s
         run(tuning(tmp_path / name, env, ChangeLimits(2)))
         numbers.append([(r.kind, r.number) for r in read(tmp_path / name)[1]])
     assert numbers[0] == numbers[1]
