@@ -272,6 +272,11 @@ def silent_intervals(header: Header, records: Iterable[Record]) -> int:
     return sum(record.silent for record in records) + int((header.earlier or {}).get("silent", 0))
 
 
+def changes_of_lost_intervals_s(header: Header) -> list[float]:
+    """Unix times of the changes in a run's last hour that its journal has lost."""
+    return list((header.earlier or {}).get("changed_at_s", ()))
+
+
 def _null_if_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -22,7 +22,7 @@ from rrl.interval import UNWATCHED, Watch
 from rrl.journal import Journal
 from rrl.measurement import Progress
 from rrl.objective import unit_of
-from rrl.records import Kind, Record
+from rrl.records import Kind, Record, changes_of_lost_intervals_s
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.decision_words import reason_in_words
@@ -92,6 +92,8 @@ class Tuning:
 
     def run(self) -> Kept:
         """Replays the journal, goes on from there, and keeps the better configuration in force."""
+        for at_s in changes_of_lost_intervals_s(self.journal.header):
+            self.limits.changed(at_s)
         for record in self.journal.records:
             self._replay(record)
         for at_s in self.changed_before_s:

@@ -22,6 +22,7 @@ from rrl.guarding.interval_memory import IntervalMemory
 from rrl.journal import Journal
 from rrl.load_levels import newest_of_each
 from rrl.records import Record
+from rrl.tuning.change_limits import HOUR_S
 from rrl.tuning.telling import Telling
 from rrl.tuning.unattended.history import summed_up
 
@@ -99,4 +100,7 @@ def _with_dropped(earlier: dict[str, Any], records: Sequence[Record], kept: set[
     counted = Counter(dict(earlier.get("dropped", {})))
     counted.update(record.kind for record in dropped if record.counted)
     silent = int(earlier.get("silent", 0)) + sum(record.silent for record in dropped)
-    return {"dropped": dict(counted), "silent": silent}
+    changed_at_s = [*earlier.get("changed_at_s", ()), *(s for record in dropped for s in record.changed_at_s)]
+    newest_s = records[-1].wall_time_s  # What is later was told by a clock that was set back since.
+    in_last_hour_s = [min(at_s, newest_s) for at_s in changed_at_s if at_s + HOUR_S > newest_s]
+    return {"dropped": dict(counted), "silent": silent, "changed_at_s": in_last_hour_s}

@@ -24,11 +24,12 @@ from rrl.guarding.settings import GuardSettings
 from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import Journal, read
 from rrl.measurement import LatencySummary, Measurement
-from rrl.records import Record
+from rrl.records import NO_END, Record
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
-from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.change_log import ChangeLog, times_since
 from rrl.tuning.pacing import MAX_INTERVAL_LENGTHS
 from rrl.tuning.settings import TuningSettings
+from rrl.tuning.unattended.rotation import RotationSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
 from rrl.views.terminal import make_view
@@ -231,6 +232,33 @@ def test_a_resumed_run_knows_the_changes_made_before(tmp_path: Path) -> None:
     assert sum(s + HOUR_S > restart for s in made_s) < 3
     stored = [s for record in read(tmp_path)[1] for s in record.changed_at_s]
     assert stored == told.times_s  # no change follows the last record, as the last turn was the best's
+
+
+def test_so_does_one_whose_journal_was_shortened_within_the_hour(tmp_path: Path) -> None:
+    class Quick(Timed):
+        takes_s = 60.0
+
+    env, stop = Quick(), StopAfter(40)
+    told, watches = Told(), replace(SETTINGS, intervals=NO_END, validation=0, watches=True)
+    rotation = RotationSettings(newest=5, each=1, old=4, slack=3)
+    heard = [told, stop, ChangeLog(tmp_path)]
+    run(tuning(tmp_path, env, settings=watches, stop=stop, listeners=heard, rotation=rotation))
+    records = read(tmp_path)[1]
+    in_last_hour_s = [s for s in told.times_s if s + HOUR_S > env.now_s]
+    assert sum(len(record.changed_at_s) for record in records) + 5 < len(in_last_hour_s)
+    limits = ChangeLimits(len(in_last_hour_s))
+    again = tuning(
+        tmp_path,
+        env,
+        limits,
+        resume=True,
+        settings=watches,
+        stop=lambda: True,
+        found=told.changes[-1].after,
+        changed_before_s=times_since(tmp_path, records[-1].wall_time_s),
+    )
+    run(again)
+    assert limits.next_s(env.now_s) == in_last_hour_s[0] + HOUR_S
 
 
 def test_a_rollback_is_allowed_when_no_other_change_is_and_is_counted(tmp_path: Path) -> None:
