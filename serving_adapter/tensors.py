@@ -69,6 +69,13 @@ class TensorSpec:
         """Whether an item of this size is as described; -1 stands for any length."""
         return len(size) == len(self.shape) and all(map(_covers, self.shape, size))
 
+    def may_be_one_with(self, other: TensorSpec) -> bool:
+        """Whether they are one tensor, of which some sizes vary in the one alone."""
+        pairs = zip(self.shape, other.shape, strict=False)
+        return replace(self, shape=other.shape) == other and (
+            len(self.shape) == len(other.shape) and all(a == b or -1 in (a, b) for a, b in pairs)
+        )
+
     def widened(self, size: Sequence[int]) -> TensorSpec:
         """The same, with -1 where an item of this size is not as described; ValueError for other ranks."""
         pairs = zip(self.shape, size, strict=True)

@@ -207,7 +207,7 @@ class Cluster:
         if isinstance(reply, BuildError):
             self._refused = reply.error
             log.warning("node %s cannot serve: %s", node.name, reply.error)
-        elif self._description not in (None, reply):
+        elif self._description is not None and not reply.may_be_of_one_with(self._description):
             log.warning("node %s cannot serve: its model has other inputs or outputs", node.name)
         else:
             self._description, node.serves = reply, True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -87,6 +87,17 @@ class ModelDescription:
     has_parallel_branches: bool
     max_rows: int | None = None  # of a batch
     parts: int = 1  # the nodes that run a batch together must divide it; 1 where none can
+
+    def may_be_of_one_with(self, other: ModelDescription) -> bool:
+        """Whether one model may be described so and as the other.
+
+        Sizes of outputs are told by examples. Where a model draws them, examples may tell another each time.
+        """
+        return (
+            replace(self, outputs=()) == replace(other, outputs=())
+            and len(self.outputs) == len(other.outputs)
+            and all(map(TensorSpec.may_be_one_with, self.outputs, other.outputs))
+        )
 
     def to_wire(self) -> dict[str, Any]:
         return {

@@ -38,7 +38,7 @@ class ZygoteSuccession:
     async def _start(self, zygote: ZygoteHandle) -> ModelDescription:
         self._files.look()
         description = await zygote.start()
-        if self.description not in (None, description):
+        if self.description is not None and not description.may_be_of_one_with(self.description):
             await zygote.close()
             raise ModelFailed("it has other inputs or outputs than when the server started")
         self.description = description
