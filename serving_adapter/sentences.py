@@ -1,4 +1,4 @@
-"""Sentences for clients, of a length that the status of a gRPC call can carry."""
+"""Sentences that hold others' words: of a length that a gRPC status can carry, and harmless to a screen."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def bounded(sentence: str) -> str:
     if len(data) <= MAX_SENTENCE_BYTES:
         return data.decode()
     return data[:MAX_SENTENCE_BYTES].decode(errors="ignore") + " ..."
+
+
+def printable(text: str) -> str:
+    """The text without characters that move the cursor or colour the screen: others may have written it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

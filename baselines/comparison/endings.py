@@ -12,7 +12,8 @@ from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.failures import NoResults, RunsFailed
 from baselines.comparison.workers import WorkerDied
 from rrl.tuning.stop import Output
-from serving_adapter.flags.parsing import fail, in_a_sentence, printable
+from serving_adapter.flags.parsing import fail, in_a_sentence
+from serving_adapter.sentences import printable
 from serving_adapter.whole_files import errors_name
 
 LOG_WIDTH = 180  # where the output is no terminal

@@ -21,6 +21,7 @@ import tyro
 from serving_adapter.flags.faults import fault_in
 from serving_adapter.flags.help_pages import page_for
 from serving_adapter.flags.value_types import as_list, described, fitted
+from serving_adapter.sentences import printable
 from serving_adapter.standard_streams import open_closed_streams
 from serving_adapter.yaml_text import yaml_file
 
@@ -34,11 +35,6 @@ def fail(message: str) -> NoReturn:
     """Ends the command for wrong use: one sentence and the page about it on standard error, no traceback."""
     print(f"{printable(message)} (see {page_for(message)})", file=sys.stderr)
     raise SystemExit(WRONG_USE)
-
-
-def printable(text: str) -> str:
-    """The text without characters that move the cursor or colour the screen: a server may have written it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def in_a_sentence(error: Exception) -> str:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from serving_adapter.flags.parsing import fail, in_a_sentence, parse, printable
+from serving_adapter.flags.parsing import fail, in_a_sentence, parse
 from serving_adapter.load import capacity_run, levels_table
 from serving_adapter.load.arrivals import (
     DEFAULT_RATE_PER_S,
@@ -39,6 +39,7 @@ from serving_adapter.load.readiness import ready
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
+from serving_adapter.sentences import printable
 from serving_adapter.standard_streams import go_nowhere, say
 from serving_adapter.stop_signal import ENDING_AT_ONCE, StopSignal
 from serving_adapter.target import TargetError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from serving_adapter.sentences import printable
 from serving_adapter.server.surroundings import Clock
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ class FailureLog:
         self._left_out = 0
 
     def note(self, sentence: str) -> None:
+        """A model may have put into it what a client sent."""
+        sentence = printable(sentence)
         now_ns = self._now_ns()
         for known, at_ns in list(self._logged_ns.items()):  # the oldest come first
             if now_ns - at_ns < QUIET_NS:

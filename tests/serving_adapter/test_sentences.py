@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving_adapter.sentences import MAX_SENTENCE_BYTES, bounded
+from serving_adapter.sentences import MAX_SENTENCE_BYTES, bounded, printable
 
 
 def test_a_sentence_that_fits_stays_as_it_is():
@@ -18,3 +18,7 @@ def test_a_longer_one_ends_in_dots_and_has_no_broken_character(character: str):
 
 def test_half_a_character_is_told_as_a_question_mark():
     assert bounded("a\ud800") == "a?"
+
+
+def test_what_moves_the_cursor_is_not_printed():
+    assert printable("a\x1b[2J\tb\r\nä\u202e") == "a\ufffd[2J\tb\ufffd\nä\ufffd"

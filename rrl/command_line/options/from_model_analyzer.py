@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rrl.command_line.options import model_analyzer
-from serving_adapter.flags.parsing import looked_ahead, printable, switched_ahead
+from serving_adapter.flags.parsing import looked_ahead, switched_ahead
+from serving_adapter.sentences import printable
 
 
 def defaults(arguments: Sequence[str], configured: Mapping[str, Any]) -> dict[str, Any]:

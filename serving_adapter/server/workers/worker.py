@@ -23,6 +23,7 @@ import torch
 from serving_adapter.codecs import CODECS
 from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice
 from serving_adapter.models.model import Model, ModelError, Values, as_described, complaint, datatype_of
+from serving_adapter.sentences import printable
 from serving_adapter.server.statistics.model_statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, Placed, place
@@ -218,7 +219,7 @@ class BatchRunner:
         if kind not in self._printed:
             self._printed.add(kind)
             with contextlib.suppress(OSError, ValueError):  # nobody reads the log any more
-                traceback.print_exception(error)
+                sys.stderr.write(printable("".join(traceback.format_exception(error))))
                 sys.stderr.flush()
         return BatchError(f"the model raised {complaint(error)}", self._is_broken())
 

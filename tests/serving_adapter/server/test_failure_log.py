@@ -28,6 +28,11 @@ def test_a_sentence_is_logged_at_once_and_then_counted_for_a_while(caplog):
     ]
 
 
+def test_what_a_client_sent_does_not_rule_the_screen_of_who_reads_the_log(caplog):
+    FailureLog("m", lambda: 0).note("the model raised KeyError: \x1b]0;owned\x07\x1b[2J")
+    assert caplog.messages == ["model 'm': the model raised KeyError: \ufffd]0;owned\ufffd\ufffd[2J"]
+
+
 def test_ever_new_sentences_do_not_fill_the_log(caplog):
     failures = FailureLog("m", lambda: 0)
     for number in range(10 * MAX_SENTENCES):
