@@ -155,6 +155,23 @@ def all_instances(config: ModelConfig) -> int:
     return sum(group.count * _places(group) for group in config.instance_group)
 
 
+def sized_as_in(present: ModelConfig, config: ModelConfig) -> ModelConfig:
+    """A copy with the sizes of its outputs as they are described by now.
+
+    Our own server learns them from answers, each front for itself and each start anew. So where one that
+    was read before, or from another front, has a size, this one may have -1, or the other way round.
+    """
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    described = {output.name: output.dims for output in present.output}
+    for output in copy.output:
+        dims = described.get(output.name, ())
+        pairs = zip(output.dims, dims, strict=False)
+        if len(output.dims) == len(dims) and all(a == b or -1 in (a, b) for a, b in pairs):
+            output.dims[:] = dims
+    return copy
+
+
 def edited(
     config: ModelConfig, configuration: Configuration, found: Configuration | None = None
 ) -> ModelConfig:

@@ -95,7 +95,8 @@ def override(
     parameters = {name: parameter.string_value for name, parameter in asked.parameters.items()}
     resilience = from_parameters(parameters, default_resilience)
     present = model_config(model)
-    differs = _difference(_without_knobs(_sized_as_in(present, asked)), _without_knobs(present))
+    as_sized = model_configuration.sized_as_in(present, asked)
+    differs = _difference(_without_knobs(as_sized), _without_knobs(present))
     if differs:
         raise ValueError(
             f"the override changes {differs!r} of model {model.name!r}, which is no knob of this server; "
@@ -117,23 +118,6 @@ def _no_batching(text: str) -> dict[str, int]:
     document = json.loads(text)
     given = document.get("max_batch_size", document.get("maxBatchSize"))
     return {"max_batch_size": 0} if given in (0, "0") and given is not False else {}
-
-
-def _sized_as_in(present: mc.ModelConfig, asked: mc.ModelConfig) -> mc.ModelConfig:
-    """What is asked for, with the sizes of its outputs as they are described by now.
-
-    They are learned from answers, by each front for itself and by each start anew. So a configuration that
-    was read before, or from another front, may have a size where this one has -1, or the other way round.
-    """
-    copy = mc.ModelConfig()
-    copy.CopyFrom(asked)
-    described = {output.name: output.dims for output in present.output}
-    for output in copy.output:
-        dims = described.get(output.name, ())
-        pairs = zip(output.dims, dims, strict=False)
-        if len(output.dims) == len(dims) and all(a == b or -1 in (a, b) for a, b in pairs):
-            output.dims[:] = dims
-    return copy
 
 
 def _without_knobs(config: mc.ModelConfig) -> mc.ModelConfig:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.knob_limits import Configuration, in_words
-from serving_adapter.model_configuration import as_json, edited
+from serving_adapter.model_configuration import as_json, edited, sized_as_in
 from serving_adapter.target.error import (
     LeaseTaken,
     LoadUnanswered,
@@ -177,7 +177,7 @@ def _check_in_force(connection: Connection, loaded: ModelConfig, changes: Config
     has, wants = tunable(in_force), {name: loaded_values[name] for name in changes}
     wrong = [f"{k}={has.get(k)} instead of {value}" for k, value in wants.items() if has.get(k) != value]
     if wrong:
-        is_own_answer = edited(in_force, wants, found=wants) == loaded
+        is_own_answer = _is(edited(in_force, wants, found=wants), loaded)
         kind = _TakenOtherwise if is_own_answer else TargetError
         raise kind(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
 
@@ -185,7 +185,7 @@ def _check_in_force(connection: Connection, loaded: ModelConfig, changes: Config
 def _check_not_overtaken(connection: Connection, before: ModelConfig, to_load: Sequence[ModelConfig]) -> None:
     """What is in force and was neither there before nor loaded is another client's."""
     in_force = _told_in_force(connection, before.name)
-    if in_force is None or in_force == before:
+    if in_force is None or _is(in_force, before):
         return
     has = tunable(in_force)
     if has not in [tunable(config) for config in to_load]:
@@ -193,6 +193,11 @@ def _check_not_overtaken(connection: Connection, before: ModelConfig, to_load: S
             f"another client set {in_words(has)} at {connection.address} while {before.name!r} was "
             "configured, which stays in force"
         )
+
+
+def _is(in_force: ModelConfig, config: ModelConfig) -> bool:
+    """Whether this one is in force, whatever the server has learned of its outputs' sizes meanwhile."""
+    return bool(in_force == sized_as_in(in_force, config))
 
 
 def _told_in_force(connection: Connection, model: str) -> ModelConfig | None:
@@ -217,7 +222,8 @@ def _put_back(
     Where it is in force it is not loaded, as that would undo what other clients load meanwhile. It is where
     what was loaded last `may_still_come`.
     """
-    if not may_still_come and _told_in_force(connection, before.name) == before:
+    in_force = None if may_still_come else _told_in_force(connection, before.name)
+    if in_force is not None and _is(in_force, before):
         with suppress(TargetError):
             if _is_ready(connection, before.name):
                 _ready_again(connection, ensembles)
@@ -227,7 +233,8 @@ def _put_back(
     try:
         _wait_until_ready(connection, before.name)
         _ready_again(connection, ensembles)
-        return "" if model_config(connection, before.name) == before else "the server reports another one"
+        is_back = _is(model_config(connection, before.name), before)
+        return "" if is_back else "the server reports another one"
     except ModelAbsent:
         raise
     except TargetError as error:

@@ -261,6 +261,23 @@ def test_a_server_that_makes_something_else_of_what_is_changed_is_not_taken_for_
     assert triton.loads == 2
 
 
+def test_sizes_of_outputs_that_the_server_learns_meanwhile_are_no_other_clients_change(triton, make_target):
+    triton.configs["m"].output.add(name="y", dims=[7, 3])
+    target = make_target(triton.address)
+    target.connect()
+
+    def learns(config):
+        found = edited(config, {"instances": 1})
+        found.output[0].dims[0] = -1
+        return found
+
+    triton.takes = learns
+    says = r"reports instances=1 instead of 2 \(the previous configuration is in force\)$"
+    with pytest.raises(TargetError, match=says) as refused:
+        target.apply({"instances": 2})
+    assert not isinstance(refused.value, Overtaken | NotPutBack)
+
+
 def test_a_previous_configuration_that_comes_back_otherwise_is_told(triton, make_target):
     target = make_target(triton.address)
     target.connect()
