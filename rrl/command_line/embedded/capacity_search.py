@@ -13,6 +13,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from rrl.command_line.embedded.embedded import Embedded
+from rrl.journal import has_begun
 from rrl.objective import rate_in_words
 from rrl.records import Header
 from rrl.tuning.stop import Stopped
@@ -25,10 +26,13 @@ SHARE_TUNED_AT = 0.9
 def before_run(embedded: Embedded, header: Header, rate_per_s: float | None, console: Console) -> None:
     """Searches what the start bears, unless an earlier part of the run did, and sets the rate to tune at.
 
+    Such a part has left a journal: without one, what was found there is of another run, with other options.
     What was found of the configuration that such a part left is removed: the run may leave another.
     """
     assert header.slo_p95_ms is not None
     path = path_of(embedded.folder, START)
+    if not has_begun(embedded.folder):
+        path.unlink(missing_ok=True)
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
     else:

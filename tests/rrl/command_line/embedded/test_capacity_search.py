@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from rrl.command_line.embedded.capacity_search import SHARE_TUNED_AT, before_run
 from rrl.command_line.embedded.embedded import Embedded
 from rrl.command_line.embedded.embedded_settings import EmbeddedSettings
+from rrl.journal import Journal
 from rrl.views import capacity_found
 from tests.support.runs.tuned_runs import header, simulated
 
@@ -26,8 +28,25 @@ def test_a_resumed_run_knows_what_its_start_bears_and_not_what_it_will_leave(tmp
     write(tmp_path, capacity_found.START, 100.0)
     write(tmp_path, capacity_found.LEFT, 140.0)
     embedded = Embedded(tmp_path, EmbeddedSettings("noop"))
-    before_run(embedded, replace(header(simulated()), slo_p95_ms=50.0), None, Console(quiet=True))
+    begun = replace(header(simulated()), slo_p95_ms=50.0)
+    Journal.create(tmp_path, begun).close()
+    before_run(embedded, begun, None, Console(quiet=True))
     assert embedded.settings.rate_per_s == pytest.approx(100.0 * SHARE_TUNED_AT)
     borne = capacity_found.read(tmp_path)
     assert borne is not None
     assert (borne.start_per_s, borne.left_per_s) == (100.0, None)
+
+
+class Searched(Embedded):
+    """Finds what a test says, and nothing is sent."""
+
+    def find_capacity(self, name: str, slo_p95_ms: float, window_s: float) -> dict[str, Any]:
+        return {"level": 80.0, "slo_p95_ms": slo_p95_ms, "confirmed": True}
+
+
+def test_what_was_found_in_a_folder_without_a_journal_is_searched_anew(tmp_path: Path) -> None:
+    """As after a run that ended there, as its start bore no load within a lower limit."""
+    write(tmp_path, capacity_found.START, 0.0)
+    embedded = Searched(tmp_path, EmbeddedSettings("noop"))
+    before_run(embedded, replace(header(simulated()), slo_p95_ms=500.0), None, Console(quiet=True))
+    assert embedded.settings.rate_per_s == pytest.approx(80.0 * SHARE_TUNED_AT)
