@@ -42,6 +42,8 @@ class FoundCapacity(NamedTuple):
     def in_words(self, slo_p95_ms: float) -> str:
         """`bears 143/s at p95 <= 50 ms; 150/s breaks it`."""
         limit = f"p95 <= {slo_p95_ms:g} ms"
+        if not self.level and math.isinf(self.broken):
+            return f"what is borne at {limit} is not known: no load was sent for long enough to tell"
         if not self.level:
             return f"bears no load at {limit}: even {level_in_words(self.unit, self.broken)} breaks it"
         beyond = (

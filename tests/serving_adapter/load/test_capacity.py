@@ -107,3 +107,15 @@ def test_concurrencies_as_a_command_line_writes_them() -> None:
     for wrong in ("0", "2:1", "a", "1,,2", 9999, "1:100"):
         with pytest.raises(ValueError, match="--concurrency must be"):
             parse_concurrencies(wrong)
+
+
+def test_a_search_that_judged_no_load_says_that_nothing_is_known() -> None:
+    """It was broken off in its first window, or the client could not go on with the least load."""
+    broken_off, held_up = CapacitySearch("rate", first=10.0), CapacitySearch("rate", first=10.0)
+    held_up.tell(False, alone_late=True)  # so that no lower load is sent
+    held_up.cannot_send_more()
+    assert held_up.over
+    for looking in (broken_off, held_up):
+        assert looking.found.in_words(50.0) == (
+            "what is borne at p95 <= 50 ms is not known: no load was sent for long enough to tell"
+        )
