@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.belief.belief import Predicted
+from rrl.belief.belief import Belief, Predicted
 from rrl.belief.several_models.joint import NO_LOG_COST, JointBelief
 from rrl.guided.candidates import cheapest_first, without_vain_delays
 from rrl.objective import LeastResources, PredictedIntervals
@@ -80,10 +80,10 @@ class JointSearch:
 
     def _short_list(self, k: int, now: np.ndarray) -> _ShortList:
         belief = self._belief
-        member, space = belief.expected[k], list(belief.joint.members.values())[k]
-        if not member.known:  # It has no requests, so it stays as it is.
-            idle_log_ms = np.full((1, len(SCALES)), NO_LOG_COST)
-            return _ShortList(now[[k]], idle_log_ms, space.threads[now[[k]]], np.zeros(1), np.zeros(1))
+        member = belief.expected[k]
+        space = member.space
+        if not member.known:
+            return self._unknown_list(member, int(now[k]))
         numbers = np.flatnonzero(member.replay.allowed)
         numbers = without_vain_delays(member, int(now[k]), numbers)
         parts = np.repeat(now[None], len(numbers), axis=0)
@@ -103,6 +103,19 @@ class JointSearch:
         at_scales = [member.screened(own, np.full(len(own), each)) for each in SCALES]
         log_ms = np.log([each.p95_ms if self._limit else each.cost for each in at_scales]).T
         return _ShortList(own, log_ms, space.threads[own], member.failures.of(own), sds)
+
+    def _unknown_list(self, member: Belief, now: int) -> _ShortList:
+        """Of a model of which nothing was answered: as it is.
+
+        Where threads count, also with the fewest of them, unless requests came that wait or failed.
+        """
+        numbers, threads = np.array([now]), member.space.threads
+        if self._limit and not member.intervals and threads[now] > threads.min():
+            least = np.flatnonzero(threads == threads.min())
+            numbers = np.append(numbers, least[np.argmin(member.space.distances(now)[least])])
+        none = np.zeros(len(numbers))
+        log_ms = np.full((len(numbers), len(SCALES)), NO_LOG_COST)
+        return _ShortList(numbers, log_ms, threads[numbers], none, none)
 
     def _combined(self, lists: list[_ShortList], now: np.ndarray) -> np.ndarray:
         """(K, M) positions in the lists, of all combinations or of a beam of the best."""

@@ -31,6 +31,7 @@ from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace
 
 NO_LOG_COST = -50.0  # of a model without requests
+NO_COST = math.exp(NO_LOG_COST)
 
 
 def belief_of(
@@ -141,7 +142,7 @@ class JointBelief:
         found = [
             member.ahead(parts[:, k], np.ascontiguousarray(slower[:, k]))
             if member.known
-            else Predicted(np.zeros(len(numbers)), np.zeros(len(numbers)))
+            else Predicted(self._cost_unknown(k, parts[:, k]), np.zeros(len(numbers)), 0.0)
             for k, member in enumerate(self.expected)
         ]
         costs = np.stack([each.cost for each in found], axis=1)
@@ -247,15 +248,20 @@ class JointBelief:
         parts = self.joint.parts(every)
         g = self.log_slower(parts)
         others = [None if beside is None else int(n) for n in parts[0]]
-        nothing = np.full(len(every), NO_LOG_COST), np.zeros(len(every))
         found = [
-            asked(k)(parts[:, k], beside=others[k], log_slower=g[:, k]) if member.known else nothing
+            asked(k)(parts[:, k], beside=others[k], log_slower=g[:, k])
+            if member.known
+            else (np.log(np.maximum(self._cost_unknown(k, parts[:, k]), NO_COST)), np.zeros(len(every)))
             for k, member in enumerate(self.members)
         ]
         means, sds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
         m, sd = self.cost.of_logs(means, sds, self.weights if weights is None else weights)
         first = 0 if beside is None else 1
         return m[first:], sd[first:]
+
+    def _cost_unknown(self, k: int, numbers: np.ndarray) -> np.ndarray:
+        """(K,) of the own configurations of a model of which nothing was answered."""
+        return self.cost.of_unknown(self.members[k].space.threads[numbers])
 
     def _all_work(self) -> list[Work]:
         if not self._work:

@@ -31,6 +31,11 @@ class JointCost:
         self.objective = objective
         self.whole = Whole()
 
+    def of_unknown(self, threads: np.ndarray) -> np.ndarray:
+        """(...,) of a model of which nothing was answered: nothing, but its threads where these count."""
+        in_threads = isinstance(self.objective, LeastResources)
+        return threads.astype(float) if in_threads else np.zeros(threads.shape)
+
     def combined(self, costs: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """(...,) the joint cost."""
         if isinstance(self.objective, MeanLatency):

@@ -12,6 +12,7 @@ from rrl.agent import Task, Transition, live
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guided.joint_agent import JointGuided
 from rrl.guided.joint_refusals import JointRefusals
+from rrl.guided.joint_search import JointSearch
 from rrl.joint import JointSpace, of_models, together
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
@@ -204,6 +205,48 @@ def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> N
     parts = JointSpace.of(env.space).parts(np.array(numbers))
     assert len(set(parts[1:, 1].tolist())) <= 2  # the rule of thumb may have moved it once
     assert agent.recommended() is not None  # the other is known, and compared
+
+
+def test_where_threads_count_those_of_a_model_without_requests_do_too() -> None:
+    """The first choice, made before anything is known, gives it more than it needs."""
+    env = environment()
+    env.rates_per_s = np.array([20.0, 1e-9])
+    agent = make_agent("guided", task(env, objective=LeastResources(150.0)), 0)
+    assert isinstance(agent, JointGuided)
+    numbers = [env.space.number_of_action(each.action) for each in live(agent, env, 8, seed=1)]
+    light = JointSpace.of(env.space).parts(np.array(numbers))[:, 1]
+    assert MEMBER.threads[light[0]] > MEMBER.threads[light[-1]] == 1
+    last = np.array(numbers[-1:])
+    more = agent.belief.joint.joined(np.array([[agent.belief.joint.parts(last)[0, 0], light[0]]]))
+    both = np.concatenate([last, more])
+    least, most = np.exp(agent.belief.log_costs_ahead(both)[0])
+    added = MEMBER.threads[light[0]] - 1
+    assert most - least == pytest.approx(added, abs=0.1)
+    ahead = agent.belief.ahead(both, np.ones((2, 2))).cost
+    assert ahead[1] - ahead[0] == pytest.approx(added, abs=0.1)
+
+
+def test_a_model_that_answers_none_of_its_requests_does_not_lose_its_threads() -> None:
+    space = ConfigurationSpace.parse("a.instances=1:4,b.instances=1:4")
+    present = space.number({"a.instances": 1, "b.instances": 4})
+    for waiting, fewest in ((0, 1), (20, 4)):
+        belief = JointBelief(space, LeastResources(2000.0), 64)
+        b = Measurement(5.0, waiting, 0, 0, backlog=waiting, backlog_growth=waiting)
+        belief.learn(present, together({"a": answered(3, 0.01, 10.5), "b": b}))
+        promising = JointSearch(belief).promising(present, 6, np.ones(len(space), dtype=bool))
+        assert min(space.configuration(int(number))["b.instances"] for number in promising) == fewest
+
+
+def test_the_fewest_threads_are_looked_for_with_those_of_knobs_that_are_not_tuned() -> None:
+    """An instance of the first model has four threads, which none may change."""
+    space = ConfigurationSpace.parse("a.instances=1:8,b.instances=1:8")
+    found = {"a.intra_op_threads": 4, "b.intra_op_threads": 1}
+    belief = JointBelief(space, LeastResources(2000.0), 64, found)
+    measurement = together({"a": answered(3, 0.01, 10.5), "b": answered(3, 0.01, 10.5)})
+    present = space.number({"a.instances": 1, "b.instances": 1})
+    belief.learn(present, measurement)
+    promising = JointSearch(belief).promising(present, 6, np.ones(len(space), dtype=bool))
+    assert {space.configuration(int(number))["a.instances"] for number in promising} == {1}
 
 
 def test_the_rule_of_thumb_keeps_what_was_found_of_a_knob_that_it_does_not_name() -> None:
