@@ -5,7 +5,8 @@ the same moments are sent to a fresh server of the same model:
 
 1. all moments of the run to the start, left untouched,
 2. a few windows of them to each configuration of a grid, in random order,
-3. the same windows, in each further round, to what the run left and to the best few of the first round.
+3. the same windows, in each further round, to what the run left, to the rule of thumb and to the best few of
+   the first round.
 
 So all configurations meet the same requests and, if there is one, the same neighbour. The best of a round is
 chosen by the other rounds (`scripts.serving.in_turns`).
@@ -84,7 +85,8 @@ class TrafficOptions:
     window_s: float = 25.0
     """How long each of them is."""
     repeats: int = 2
-    """Rounds of the sweep. From the second on only what was left and the best few are in them."""
+    """Rounds of the sweep. From the second on only what was left, the rule of thumb and the best few are in
+    them."""
     quick: bool = False
     """A light model, one load, few and short intervals: only to see that it works."""
     out: Path | None = None
@@ -190,7 +192,7 @@ def _row(case: TrafficCase, rate_per_s: float, plan: TrafficPlan, beside: Beside
         )
         sweep = _Sweep(target, configurations, beside, folder / "sweep")
         parts_s = windows(moments_s, plan.window_s, plan.windows)
-        turns = sweep.in_turns(parts_s, plan.rounds, left, plan.finalists)
+        turns = sweep.in_turns(parts_s, plan.rounds, (left, rule_of_thumb(start)), plan.finalists)
         target.close()
     ratios = [turns.ratio(n) for n in range(len(configurations))]
     best = min(range(len(configurations)), key=lambda n: ratios[n].middle)
@@ -273,9 +275,16 @@ class _Sweep:
         self._beside, self._folder = beside, folder
 
     def in_turns(
-        self, windows_s: Sequence[np.ndarray], rounds: int, left: Configuration, finalists: int
+        self,
+        windows_s: Sequence[np.ndarray],
+        rounds: int,
+        always: Sequence[Configuration],
+        finalists: int,
     ) -> InTurns:
-        """All in the first round; in the others what was left and the best few of the first."""
+        """All in the first round; in the others these and the best few of the first.
+
+        The first round alone is hard on what it has: its best was chosen for its low latency there.
+        """
         numbers = list(range(len(self._configurations)))
         parts: dict[int, list[Requests]] = {number: [] for number in numbers}
         for k in range(rounds):
@@ -283,7 +292,7 @@ class _Sweep:
                 parts[number].append(seen)
             if k == 0:
                 cheapest = sorted(parts, key=lambda n: mean_ms(parts[n][0]))[:finalists]
-                numbers = sorted({self._configurations.index(left), *cheapest})
+                numbers = sorted({*map(self._configurations.index, always), *cheapest})
         return InTurns(parts)
 
     def _round(self, k: int, numbers: Sequence[int], windows_s: Sequence[np.ndarray]) -> dict[int, Requests]:

@@ -30,6 +30,7 @@ from scripts.benchmarks.tuner.real_traffic.run_and_sweep import (
     rule_of_thumb,
     windows,
 )
+from scripts.serving.client_log import Requests
 from scripts.serving.neighbour import LENGTHS_S, SHARES, Spell, schedule, take
 from scripts.serving.replayed import write_moments
 from serving_adapter.load.arrivals import read_trace
@@ -88,6 +89,26 @@ def test_the_grid_holds_the_start_the_rule_of_thumb_and_what_was_left_once() -> 
     configurations = grid(START, left)
     assert all(c in configurations for c in (START, left, rule_of_thumb(START)))
     assert all(a != b for a, b in itertools.combinations(configurations, 2))
+
+
+def test_what_is_judged_is_in_every_round_of_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(self: Any, number: int, moments_s: np.ndarray, folder: Path) -> Requests:
+        return Requests(moments_s, np.full(len(moments_s), 10.0 + number), np.zeros(len(moments_s), bool))
+
+    monkeypatch.setattr(run_and_sweep._Sweep, "_seen", seen)
+    configurations = [START | {"max_batch_size": size} for size in range(1, 7)]
+    sweep: Any = run_and_sweep._Sweep(None, configurations, lambda from_s: nullcontext(), tmp_path)  # type: ignore[arg-type]
+    turns = sweep.in_turns([np.array([0.0, 1.0])], 2, (configurations[5], configurations[4]), 2)
+    assert {number: len(parts) for number, parts in turns.parts.items()} == {
+        0: 2,
+        1: 2,
+        2: 1,
+        3: 1,
+        4: 2,
+        5: 2,
+    }
 
 
 def test_the_neighbour_works_and_pauses_by_turns_within_its_bounds() -> None:
