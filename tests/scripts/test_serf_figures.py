@@ -132,6 +132,15 @@ def test_fixed_other_is_what_the_paper_defines_on_every_machine_that_is_taken() 
         assert low_s[fixed.low] <= low_s[fixed.other] < low_s[fixed.mod]
 
 
+def test_what_is_surely_not_lower_is_not_even_partly_lower() -> None:
+    curves = {name: np.full((3, 6), 1.0) for name in ("fixed-low", "fixed-mod", "fixed-other")}
+    verdicts = {
+        claim.what: claim.reproduces for claim in fig13._claims(curves | {"SERF": np.full((3, 6), 1.01)}, 2)
+    }
+    assert verdicts["mean latency of SERF against fixed-other, whole run"] == FAILS
+    assert verdicts["mean latency of SERF against fixed-low, low load"] == REPRODUCES  # which is to be equal
+
+
 def test_too_few_machines_with_a_fixed_other_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fig13, "BETTER", 1e-9)
     with pytest.raises(ValueError, match="of 20 machines 0 have a fixed-other, of 1 wanted"):
