@@ -21,8 +21,9 @@ All go through `rrl-tune`'s loop with its guard, baseline and validation, so tha
 the first of them of the default configuration. The sweep takes as many as there are configurations. Then what
 a peer keeps stays until the tuning period is over.
 
-*Harm* is what the clients saw of every request of this period, changes and settling included. A request is
-over the limit if it took longer than 3 times the best's p95, or failed.
+*Harm* is what the clients saw of every request of this period, changes and settling included. In the sum of
+latencies a failed request counts as the longest wait for an answer. A request is over the limit if it took
+longer than 3 times the best's p95, or failed.
 
 Last, what the peers kept, the default and the best few of the grid are measured in turns over several rounds:
 

@@ -115,7 +115,7 @@ class PeerResult:
     knew: int | None  # measurements until what it would have left was near for good
     changes: int  # of configuration, while tuning
     requests: int  # of the tuning period
-    latency_s: float  # summed over them
+    latency_s: float  # summed over them, a failed one as the longest wait for an answer
     over_limit: int
     over_limits: tuple[int, ...]  # the same by each of `LATE_RATIOS`
     validation_latency_s: float  # of both, the part of the validation: the winner in turns with the start
@@ -183,10 +183,10 @@ def _result(case: WorkloadCase, trial: Trial, last: InTurns, near: set[int]) -> 
         knew=knew(trial, near),
         changes=changes(records, case.start),
         requests=len(tuning),
-        latency_s=tuning.sum_s,
+        latency_s=tuning.sum_felt_s,
         over_limit=tuning.over(limit_ms),
         over_limits=tuple(tuning.over(factor * last.best_ms(p95_ms)) for factor in LATE_RATIOS),
-        validation_latency_s=validated.sum_s,
+        validation_latency_s=validated.sum_felt_s,
         validation_over_limit=validated.over(limit_ms),
         failures=tuning.failures,
         aborted=sum(bool(record.measurement.aborted) for record in records),

@@ -187,7 +187,7 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Tr
     if agent is not None:
         agent.close()
     requests = Requests.read(log)
-    latency_s = requests.first(plan.period_s).sum_s
+    latency_s = requests.first(plan.period_s).sum_felt_s
     print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)
     left = served.number(TRITONS_DEFAULT) if run is None else run.left
     return Trial(name, run, left, requests, send_lag_p99_ms(log))

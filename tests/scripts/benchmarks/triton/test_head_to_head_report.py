@@ -20,6 +20,7 @@ from scripts.benchmarks.triton.head_to_head_report import (
     write_intervals,
 )
 from scripts.benchmarks.triton.head_to_head_trials import _finalists
+from serving_adapter.load.options import LoadOptions
 from tests.support.client_requests import requests
 from tests.support.runs.trials import BAD, BEST, INTERVAL_S, NEARLY, START, TRUE_MS, case, record, trial
 
@@ -91,6 +92,14 @@ def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> N
     assert found.requests == 60
     assert found.latency_s == pytest.approx((10 * 40 + 10 * 100 + 40 * 10) / 1e3)
     assert found.over_limit == 20
+
+
+def test_a_failed_request_harms_as_much_as_the_longest_wait() -> None:
+    run = trial("guided", [START, BAD, BEST, BEST, BEST, BEST], left=BEST)
+    run.requests.failed[10:20] = True
+    found = results(case(run))["guided"]
+    assert found.latency_s == pytest.approx((10 * 40 + 40 * 10) / 1e3 + 10 * LoadOptions.timeout_s)
+    assert (found.failures, found.over_limit) == (10, 20)
 
 
 def test_harm_of_the_validation_is_told_apart() -> None:
