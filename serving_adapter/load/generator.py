@@ -32,6 +32,7 @@ MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 SENDS_PER_YIELD = 8  # a client that is late still has to take its answers
 PAUSE_AFTER_FAILURE_S = 0.05  # of a closed loop, which would else ask a dead server as fast as it can
 SIZES_AT_ONCE = 256  # that a closed loop draws
+LONGEST_OVERTIME_S = 10.0  # after the duration, in which a late client sends what was due within it
 
 Send = Callable[[bytes], Awaitable[object]]  # raises AioRpcError where the request fails
 
@@ -76,7 +77,10 @@ class LoadGenerator:
         self._started_at = 0.0  # the same moment as Unix time
 
     async def run(self, stop: asyncio.Event) -> LoadReport:
-        """Sends until the duration, the trace's end or `stop`; then waits for what is in flight."""
+        """Sends until the duration, the trace's end or `stop`; then waits for what is in flight.
+
+        A late client sends what was due within the duration, for `LONGEST_OVERTIME_S` at most.
+        """
         self._start_s, self._started_at = time.monotonic(), time.time()
         sending = asyncio.create_task(self._send_all())
         stopping = asyncio.create_task(stop.wait())
@@ -108,6 +112,8 @@ class LoadGenerator:
                 await asyncio.sleep(self._duration_s - self._now_s())
                 return
             ahead_s = intended_s - self._now_s()
+            if intended_s - ahead_s >= self._duration_s + LONGEST_OVERTIME_S:
+                return
             if ahead_s > 0 or number % SENDS_PER_YIELD == 0:
                 await asyncio.sleep(max(ahead_s, 0.0))
             self._start(self._request(intended_s, self._payloads.of_size(size)))

@@ -128,12 +128,14 @@ class Recorder:
         self._on_second = on_second
         self._latency, self._lag = HdrDurations(), HdrDurations()
         self._failed: Counter[str] = Counter()
+        self._last_sent_s = 0.0
         self._second = 0
         self._start_second()
 
     def sent(self, moment_s: float, lag_s: float) -> None:
         self.advance(moment_s)
         self._sent_now += 1
+        self._last_sent_s = moment_s
         self._lag.record(lag_s)
 
     def completed(self, moment_s: float, latency_s: float) -> None:
@@ -168,6 +170,8 @@ class Recorder:
         self._start_second()
 
     def report(self, duration_s: float, until_last_answer_s: float) -> LoadReport:
+        """What the run was. A client that was late has sent for longer than `duration_s`."""
+        duration_s = max(duration_s, self._last_sent_s)
         latency = None
         if self._latency.count:
             p50, p90, p95, p99, p99_9 = self._latency.percentiles_ms(50, 90, 95, 99, 99.9)

@@ -5,8 +5,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as messages
 
+from serving_adapter.load import generator as generator_module
 from serving_adapter.load.arrivals import Arrivals, Poisson, TimestampTrace, Uniform
 from serving_adapter.load.connection import ModelSignature, open_channels, wait_for_model
-from serving_adapter.load.generator import LoadGenerator, Send, grpc_send
+from serving_adapter.load.generator import LONGEST_OVERTIME_S, LoadGenerator, Send, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.sizes import FixedSizes, Sizes, UniformSizes
@@ -109,6 +111,25 @@ def test_a_late_client_owns_up_and_its_requests_waited() -> None:
     assert report.send_lag_max_ms >= 150.0
     assert report.latency_ms is not None
     assert report.latency_ms.p50 >= 100.0
+
+
+def test_a_client_that_never_keeps_up_ends_all_the_same_and_tells_for_how_long_it_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], time=time.time)
+    monkeypatch.setattr(generator_module, "time", clock)
+
+    async def answer() -> None: ...
+
+    def take_a_second(payload: bytes) -> Coroutine[Any, Any, None]:
+        now_s[0] += 1.0
+        return answer()
+
+    report = load_by(take_a_second, Uniform(1000.0), duration_s=2.0)
+    assert 2.0 + LONGEST_OVERTIME_S <= report.duration_s < 100.0
+    assert report.sent < 100
+    assert report.offered_rate_per_s <= 2.0
 
 
 def test_failures_are_counted_by_status() -> None:
