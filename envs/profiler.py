@@ -132,7 +132,7 @@ def _summary(
     mean_alone = LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
     if after is None:
         return mean_alone
-    if before is None or before.bounds_s != after.bounds_s:
+    if before is None or before.bounds_s != after.bounds_s or _began_again(before, after):
         before = CumulativeHistogram(after.bounds_s, (0,) * len(after.bounds_s), 0.0)
     counts = [b - a for a, b in zip(before.cumulative, after.cumulative, strict=True)]
     if counts[-1] <= 0:  # a load's clients see an answer after the server has counted it
@@ -141,6 +141,12 @@ def _summary(
         1e3 * (after.sum_s - before.sum_s) / counts[-1],
         *(1e3 * _percentile(after.bounds_s, counts, q) for q in (0.50, 0.95, 0.99)),
     )
+
+
+def _began_again(before: CumulativeHistogram, after: CumulativeHistogram) -> bool:
+    """Whether who counted (a tap, the clients of a load) has started anew, and its server has not."""
+    falls = any(now < then for then, now in zip(before.cumulative, after.cumulative, strict=True))
+    return falls or after.sum_s < before.sum_s - _ROUNDING
 
 
 def _percentile(bounds_s: tuple[float, ...], cumulative: list[int], q: float) -> float:
@@ -162,7 +168,7 @@ def _network_ms(before: Reading, after: Reading) -> float:
         return math.nan
     by_clients = after.clients.cumulative[-1] - before.clients.cumulative[-1]
     by_server = after.success - before.success
-    if by_clients <= 0 or by_server <= 0:  # a load that was started again counts from 0
+    if by_clients <= 0 or by_server <= 0 or _began_again(before.clients, after.clients):
         return math.nan
     seen_s = (after.clients.sum_s - before.clients.sum_s) / by_clients
     return 1e3 * (seen_s - (after.request_s - before.request_s) / by_server)

@@ -142,6 +142,17 @@ def test_without_histograms_the_means_come_from_the_sums():
     assert math.isnan(m.latency.p95_ms)
 
 
+@pytest.mark.parametrize("new_s", [[0.01] * 10, [0.01] * 110], ids=["fewer", "more"])
+def test_clients_that_were_counted_from_zero_again_are_those_since_then(new_s):
+    before, after = reading(0.0, [0.8] * 100), reading(5.0, [0.8] * 210)
+    again = replace(after, latency=histogram(new_s), clients=histogram(new_s))
+    m = measure(replace(before, clients=histogram([0.8] * 100)), again)
+    assert m.gap == ""
+    assert m.latency.mean_ms == pytest.approx(10.0)
+    assert m.latency.p95_ms == pytest.approx(10.0, rel=BUCKET_RATIO - 1)
+    assert math.isnan(m.network_ms)
+
+
 def test_no_traffic_is_no_arrivals_and_no_latency():
     m = measure(reading(0.0, [0.1]), reading(5.0, [0.1]))
     assert (m.arrivals, m.completions, m.duration_s, m.gap) == (0, 0, 5.0, "")
