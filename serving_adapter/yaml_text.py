@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,35 @@ import yaml
 
 DEEPEST = 100  # lists and mappings within each other
 # libyaml's scanner takes a time that grows with the text, Python's own with its square.
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SAFE):
+    """Numbers without colons only: YAML 1.1 reads `1:8` as 68, to the base of 60, and YAML 1.2 as text."""
+
+
+def _number(tag: str) -> Callable[[Any, yaml.ScalarNode], Any]:
+    construct = _SAFE.yaml_constructors[tag]
+    return lambda loader, node: node.value if ":" in str(node.value) else construct(loader, node)
+
+
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _number(_tag))
 
 
 def yaml_of(text: str) -> Any:
     """What it says; ValueError with a clause where it is no YAML, or nested too deeply."""
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=LOADER):
+        for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError(f"it is nested too deeply, more than {DEEPEST} times")
-        return yaml.load(text, Loader=LOADER)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
+    except (AttributeError, LookupError):  # of a constructor: its tag says what the value is not
+        raise ValueError("a value is not what its tag says") from None
 
 
 def yaml_file(path: Path, what: str) -> Any:

@@ -21,6 +21,11 @@ def test_it_says_what_python_reads() -> None:
     assert yaml_of("") is None
 
 
+@pytest.mark.parametrize("text", ["1:8", "22:00", "1:30.5", "-1:8:2"])
+def test_numbers_with_colons_are_text(text: str) -> None:
+    assert yaml_of(f"value: {text}") == {"value": text}
+
+
 @pytest.mark.parametrize("write", [nested, lambda depth: "- " * depth, lambda depth: "{a: " * depth])
 def test_what_is_nested_too_deeply_is_refused(write: Callable[[int], str]) -> None:
     assert yaml_of(nested(DEEPEST))
@@ -35,6 +40,9 @@ def test_what_is_nested_too_deeply_is_refused(write: Callable[[int], str]) -> No
         (None, "cannot read the table .*: No such file or directory"),
         (b"\xff\xfe\xff", "is not a YAML file: it is not UTF-8 text"),
         (b"a: [", "is not a YAML file: while parsing"),
+        (b"a: !!bool maybe", "is not a YAML file: a value is not what its tag says"),
+        (b"a: !!timestamp now", "is not a YAML file: a value is not what its tag says"),
+        (b'a: !!int ""', "is not a YAML file: a value is not what its tag says"),
         (b"a: 2001-99-99", "is not a YAML file: month must be in 1..12"),
         (b"a: !!python/object:os.system {}", "is not a YAML file: could not determine a constructor"),
     ],
