@@ -24,8 +24,10 @@ import json
 import math
 import os
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +102,7 @@ def export(options: ExportOptions) -> tuple[int, int]:
         from minari.data_collector import EpisodeBuffer
     except ImportError:
         raise ValueError("rrl-export needs Minari: pip install 'minari[hdf5]'") from None
-    with warnings.catch_warnings():
+    with _whole_or_not_at_all(options), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # It recommends what a run does not know.
         dataset = minari.create_dataset_from_buffers(
             options.dataset,
@@ -111,8 +113,28 @@ def export(options: ExportOptions) -> tuple[int, int]:
             author=options.author,
             description=_description(header),
         )
-    dataset.storage.update_metadata({"knobs": json.dumps(header.space.to_json())})
+        dataset.storage.update_metadata({"knobs": json.dumps(header.space.to_json())})
     return sum(map(len, cut)), len(cut)
+
+
+@contextmanager
+def _whole_or_not_at_all(options: ExportOptions) -> Iterator[None]:
+    """Takes away what was written where it cannot all be: Minari refuses a name that is there already."""
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    folder = Path(get_dataset_path(options.dataset))
+    was_there = folder.exists()
+    try:
+        yield
+    except BaseException as error:
+        if not was_there:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError | RuntimeError):  # h5py raises either where the disk is full
+            told = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+            raise ValueError(
+                f"the data set cannot be written to {folder}: {told}; make room there, or give another --into"
+            ) from error
+        raise
 
 
 def episodes_of(records: Sequence[Record]) -> Iterator[list[Record]]:

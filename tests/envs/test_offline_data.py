@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -120,6 +121,41 @@ def test_minari_loads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFi
     again = subprocess.run(exported, capture_output=True, text=True, check=False, cwd=tmp_path.parent)
     assert again.returncode == 2
     assert "already exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "ended_by"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), SystemExit),
+        (RuntimeError("file write failed"), SystemExit),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_data_set_that_is_not_whole_is_taken_away_and_can_be_exported_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    ended_by: type[BaseException],
+) -> None:
+    storage = pytest.importorskip("minari.dataset.minari_storage").MinariStorage
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    arguments = ["--dataset", "rrl/triton-v0", "--run", str(TRITON), "--into", str(tmp_path)]
+
+    def broken_off(*given: object) -> None:
+        raise error
+
+    with monkeypatch.context() as full:
+        for each in (storage, *storage.__subclasses__()):
+            full.setattr(each, "update_metadata", broken_off)
+        with pytest.raises(ended_by):
+            main(arguments)
+    if ended_by is SystemExit:
+        said = capsys.readouterr().err
+        assert f"the data set cannot be written to {tmp_path / 'rrl/triton-v0'}: " in said
+        assert "; make room there" in said
+    assert not (tmp_path / "rrl" / "triton-v0").exists()
+    main(arguments)
 
 
 def other_run(folder: Path, **header: object) -> Path:
