@@ -154,7 +154,9 @@ def _tensor(given: Any, codec: Codec, wanted: Sequence[int]) -> tuple[list[int],
         if "content" not in given:
             raise ValueError("it needs a list of values, or an object with 'content' or 'b64'")
         given = given["content"]
-    if isinstance(given, str | int | float):
+    if isinstance(given, np.generic):  # a row of an array of one dimension
+        given = np.array([given])
+    elif isinstance(given, str | int | float):
         given = [given]
     values = codec.listed(given)
     shape = _fitting_shape(values, shape, wanted)

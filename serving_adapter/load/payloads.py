@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
+from serving_adapter import strings
 from serving_adapter.codecs import CODECS, Codec
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
@@ -17,6 +18,7 @@ from serving_adapter.target import TargetError
 
 REQUESTS_PER_SIZE = 4  # different requests of one size
 MAX_CACHED_BYTES = 64 << 20  # of serialised requests
+MAX_REQUEST_BYTES = (2 << 30) - (1 << 20)  # of its tensors: a message has less than 2 GiB
 SAMPLED_SIZES = 10_000  # whose requests are made at the start
 TOKENS = (1000, 20_000)  # values of integer tensors: ordinary words in the vocabularies of text models
 LETTERS = np.frombuffer(b"etaoinshrdlu", np.uint8)
@@ -89,13 +91,29 @@ class Payloads:
 
     def _request(self, size: int) -> bytes:
         request = messages.ModelInferRequest(model_name=self._model.name)
-        for tensor in self._model.inputs:
-            shape = [size if dimension < 0 else dimension for dimension in self._item_shape(tensor)]
+        shapes = [
+            [size if dimension < 0 else dimension for dimension in self._item_shape(tensor)]
+            for tensor in self._model.inputs
+        ]
+        self._check_bytes(size, shapes)
+        for tensor, shape in zip(self._model.inputs, shapes, strict=True):
             batch = [1] if self._model.is_batched else []
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=batch + shape)
             codec = CODECS[tensor.datatype]
             request.raw_input_contents.append(codec.packed(_values(codec, shape, size, self._rng)))
         return request.SerializeToString()
+
+    def _check_bytes(self, size: int, shapes: list[list[int]]) -> None:
+        of_text = strings.LENGTH.size + max(1, size) * (LETTERS_OF_A_WORD + 1)
+        total_bytes = sum(
+            math.prod(shape) * (CODECS[tensor.datatype].itemsize or of_text)
+            for tensor, shape in zip(self._model.inputs, shapes, strict=True)
+        )
+        if total_bytes > MAX_REQUEST_BYTES:
+            raise TargetError(
+                f"a request of size {size} to model {self._model.name!r} would have {total_bytes:,} bytes, "
+                "more than a message can hold: give smaller sizes or shapes"
+            )
 
 
 def _checked(shapes: Mapping[str, Sequence[int]], model: ModelSignature) -> Mapping[str, Sequence[int]]:

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 DEFAULT_MAX_SIZE = 512  # the default MAX: what the default model, MiniLM, takes
+MOST_SIZE = 1_000_000_000
 
 
 class Sizes(Protocol):
@@ -93,7 +94,7 @@ def make_sizes(text: str, trace_sizes: np.ndarray | None = None) -> Sizes:
         raise ValueError(
             f"sizes {text!r} are not understood; expected fixed:N, uniform:LOW:HIGH, "
             "lognormal:MEDIAN:SIGMA[:MAX], mix:SMALL:LARGE:SHARE or trace[:MAX], "
-            "each size a whole number of at least 1"
+            f"each size a whole number from 1 to {MOST_SIZE:,}"
         )
     return sizes
 
@@ -119,6 +120,6 @@ def _parsed(kind: str, arguments: list[str], trace_sizes: np.ndarray | None) -> 
 
 def _whole(text: str) -> int:
     number = int(text)
-    if number < 1:
+    if not 1 <= number <= MOST_SIZE:
         raise ValueError
     return number

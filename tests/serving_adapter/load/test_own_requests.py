@@ -17,6 +17,7 @@ from serving_adapter.codecs import CODECS
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.own_requests import OwnRequests
 from serving_adapter.load.payloads import Payloads
+from serving_adapter.load.sizes import FixedSizes
 from serving_adapter.target import TargetError
 from tests.support.servers.echo_server import TENSOR
 
@@ -105,6 +106,28 @@ def test_the_rows_of_arrays_are_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "datatype"),
+    [
+        (np.array([5, 6]), "INT64"),
+        (np.array([5, 6], np.float32), "FP32"),
+        (np.array(["five", "six"]), "BYTES"),
+        (np.array([b"five", b"six"]), "BYTES"),
+    ],
+)
+@pytest.mark.parametrize("shape", [[-1], [1]])
+def test_a_row_may_be_a_single_value(
+    tmp_path: Path, values: np.ndarray, datatype: str, shape: list[int]
+) -> None:
+    np.savez(tmp_path / "data.npz", x=values)
+    requests = OwnRequests(tmp_path / "data.npz", signature(x=(datatype, shape)))
+    codec = CODECS[datatype]
+    for value in values:
+        request = sent(requests)
+        assert list(request.inputs[0].shape) == [1, 1]
+        assert request.raw_input_contents[0] == codec.packed(np.array([value], codec.dtype))
+
+
+@pytest.mark.parametrize(
     ("data", "words"),
     [
         ("{", "is no JSON"),
@@ -143,6 +166,13 @@ def test_made_up_strings_are_texts_of_as_many_words_as_the_size() -> None:
     payloads = Payloads(signature(text=("BYTES", [1])), np.random.default_rng(0))
     (text,) = deserialize_bytes_tensor(sent(payloads).raw_input_contents[0]).tolist()
     assert len(text.split()) == 7
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "INT64"])
+def test_a_request_that_no_message_can_hold_is_refused(datatype: str) -> None:
+    payloads = Payloads(signature(x=(datatype, [-1, -1])), np.random.default_rng(0))
+    with pytest.raises(TargetError, match="a request of size 1000000 to model 'mine' would have"):
+        payloads.prepare(FixedSizes(1_000_000))
 
 
 def test_a_shape_fixes_a_variable_input() -> None:

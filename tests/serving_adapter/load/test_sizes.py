@@ -59,6 +59,8 @@ def test_trace_sizes_are_the_trace_s_in_proportion() -> None:
         "lognormal:40:-1",
         "lognormal:nan:1",
         "lognormal:40:1:0",
+        "fixed:1000000001",
+        "mix:1:99999999999999999999:0.5",
         "normal:3:4",
     ],
 )
