@@ -26,6 +26,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from serving_adapter.load.sizes import MOST_SIZE
 from serving_adapter.load.traces import CountTrace, TimestampTrace, Trace
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -49,7 +50,6 @@ EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 """A number of at least so much is the time since 1970 in that unit."""
 
 MOST_REQUESTS_PER_BIN = 1_000_000_000
-MOST_SIZE = 1_000_000_000
 
 AnyTrace = TypeVar("AnyTrace", CountTrace, TimestampTrace, Trace)
 
@@ -275,16 +275,20 @@ class _Table:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").rstrip().split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ValueError(f"cannot read the trace {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"the trace {path} is not a text file of comma-separated numbers") from error
+    while len(lines) > 1 and not lines[-1].strip():
+        lines.pop()
+    return lines
 
 
 def _cells(line: str, separator: str) -> list[str]:
     if '"' not in line:
         return line.rstrip("\r").split(separator)
+    csv.field_size_limit(max(csv.field_size_limit(), len(line)))  # of a prompt, which nothing here needs
     return next(csv.reader([line], delimiter=separator), [""])
 
 

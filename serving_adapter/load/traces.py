@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 ARRIVALS_PER_CHUNK = 4096
+MOST_PER_CHUNK = 1 << 16  # arrivals; bins with more come in parts, as nothing is sent while they are drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,8 @@ class CountTrace:
         return dataclasses.replace(self, bin_s=self.bin_s / factor)
 
     def from_offset(self, offset_s: float) -> CountTrace:
-        return dataclasses.replace(self, counts=self.counts[int(offset_s / self.bin_s) :])
+        whole_bins = int(offset_s / self.bin_s + 1e-9)  # 0.3 / 0.1 is less than 3
+        return dataclasses.replace(self, counts=self.counts[whole_bins:])
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         per_bin = self.mean_rate_per_s * self.bin_s
@@ -49,9 +51,20 @@ class CountTrace:
         for first in range(0, len(self.counts), bins):
             counts = self.counts[first : first + bins]
             arrivals = int(whole) * counts + rng.binomial(counts, part)
+            if arrivals.sum() > MOST_PER_CHUNK:
+                for bin_number, number in enumerate(arrivals.tolist(), start=first):
+                    yield from self._in_parts(rng, bin_number, number)
+                continue
             bin_of_arrival = np.repeat(np.arange(first, first + len(counts)), arrivals)
             if bin_of_arrival.size:
                 yield np.sort(bin_of_arrival + rng.random(bin_of_arrival.size)) * self.bin_s
+
+    def _in_parts(self, rng: np.random.Generator, bin_number: int, number: int) -> Iterator[np.ndarray]:
+        """So many arrivals within a bin, by equal parts of it."""
+        parts = -(-number // ARRIVALS_PER_CHUNK) or 1
+        for part, of_part in enumerate(rng.multinomial(number, np.full(parts, 1 / parts))):
+            if of_part:
+                yield (bin_number + (part + np.sort(rng.random(of_part))) / parts) * self.bin_s
 
 
 @dataclass(frozen=True, eq=False)

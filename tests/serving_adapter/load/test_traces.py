@@ -57,6 +57,26 @@ def test_scaling_up_duplicates_and_scaling_down_thins(tmp_path: Path) -> None:
         assert busy.std() == pytest.approx(deviation, rel=0.3)
 
 
+def test_long_bins_come_in_parts_that_are_quickly_drawn(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "day,requests\n0,1\n1,0\n2,3\n"), 4.0)
+    parts = list(trace.times_s(np.random.default_rng(0)))
+    assert max(map(len, parts)) < 10_000
+    times_s = np.concatenate(parts)
+    assert (np.diff(times_s) >= 0).all()
+    expected = 4.0 * trace.duration_s * np.array([1, 0, 3]) / 4
+    by_day = np.histogram(times_s, bins=3, range=(0.0, trace.duration_s))[0]
+    assert by_day == pytest.approx(expected, abs=1)
+    by_hour = np.histogram(times_s, bins=72, range=(0.0, trace.duration_s))[0]
+    assert by_hour[48:] == pytest.approx(expected[2] / 24, rel=0.05)
+
+
+def test_an_offset_of_whole_bins_leaves_out_so_many(tmp_path: Path) -> None:
+    path = written(tmp_path, "requests\n" + "".join(f"{i}\n" for i in range(10)))
+    trace = read_trace(path, bin_s=0.1, offset_s=0.3)
+    assert isinstance(trace, CountTrace)
+    assert trace.counts.tolist() == [3, 4, 5, 6, 7, 8, 9]
+
+
 def test_a_faster_clock_keeps_the_asked_rate(tmp_path: Path) -> None:
     path = written(tmp_path, "minute,requests\n" + "".join(f"{i},{i}\n" for i in range(100)))
     trace = read_trace(path, 20.0, speed_up=10.0)
@@ -129,6 +149,10 @@ def test_counts_come_by_any_unit_that_the_file_tells(tmp_path: Path, text: str, 
         ),
         ("timestamp\n1700000000000\n1700000001000\n1700000002500\n", None),
         ("t_us;size\n0;1,4\n1000000;2,6\n2500000;3\n", [1, 3, 3]),
+        ("t_s\tsize\tnote\n0\t4\t\n1\t5\t\n2.5\t6\t\n", [4, 5, 6]),
+        pytest.param(
+            f't_s,prompt,size\n0,"{"a, " * 50_000}",4\n1,"",5\n2.5,b,6\n', [4, 5, 6], id="a long prompt"
+        ),
         ('"Timestamp_s","Model, its name","Request tokens"\n5,"a, b",7\n6,c,8\n7.5,c,9\n', [7, 8, 9]),
     ],
 )
