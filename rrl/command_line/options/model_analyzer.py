@@ -202,7 +202,8 @@ def _objective(
     given = settings.get("objectives") or ["perf_throughput"]
     if isinstance(given, str):
         given = [given]
-    weights = dict(given) if isinstance(given, Mapping) else dict.fromkeys(map(str, given), 1)
+    weighted = given if isinstance(given, Mapping) else dict.fromkeys(map(str, given), 1)
+    weights = {str(metric): weight for metric, weight in weighted.items()}
     if not all(isinstance(weight, int | float) for weight in weights.values()):
         raise ValueError(f"objectives must be a list of metrics, or their weights, got {given!r}")
     name = max(weights, key=lambda each: weights[each])

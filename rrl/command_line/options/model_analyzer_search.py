@@ -85,7 +85,7 @@ def knobs_of(settings: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[st
     if low > high or least > most:
         raise ValueError("a run_config_search_min_... is above its run_config_search_max_...")
     powers = [1 << k for k in range(32) if least <= 1 << k <= most]
-    knobs = {"instances": list(range(low, high + 1)), "max_batch_size": powers or [least]}
+    knobs = {"instances": list(range(low, high + 1)[:MAX_VALUES]), "max_batch_size": powers or [least]}
     return {name: found[:MAX_VALUES] for name, found in knobs.items()}, []
 
 

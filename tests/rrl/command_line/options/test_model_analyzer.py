@@ -178,6 +178,7 @@ def test_models_with_settings_of_their_own_are_tuned_one_at_a_time(tmp_path):
         ("profile_models: {a: 3}\n", "the settings of model 'a' must be a mapping, got 3"),
         ("profile_models: a\nconstraints: {perf_latency_p99: 3}\n", "needs a max in ms above 0, got 3"),
         ("profile_models: a\nobjectives: {perf_throughput: x}\n", "objectives must be a list of metrics"),
+        ("profile_models: a\nobjectives: {3: 10, 4: x}\n", "objectives must be a list of metrics"),
         (
             "profile_models: a\nmodel_config_parameters: {max_batch_size: [x]}\n",
             "max_batch_size must be a whole number, got 'x'",
@@ -192,6 +193,13 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(tmp_path, text, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
         read(written(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_is_no_text_and_bounds_beyond_all_use_are_read(tmp_path):
+    text = "profile_models: a\nobjectives: {3: 10}\nrun_config_search_max_instance_count: 1000000000\n"
+    found = read(written(tmp_path, text))
+    assert "objective 3: the nearest here is latency" in found.notes
+    assert found.values["knobs"][0] == f"instances={','.join(map(str, range(1, 65)))}"
 
 
 def test_with_a_load_of_its_own_concurrencies_and_throughput_are_taken(tmp_path):
