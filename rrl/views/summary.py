@@ -108,6 +108,16 @@ class RunSummary:
         return self.left != self.start.configuration
 
     @property
+    def is_start_told_beside_best(self) -> bool:
+        """Whether the start's mean latency is known at the arrivals that the best met."""
+        return self.found_better and math.isfinite(self.start_beside_best_ms)
+
+    @property
+    def start_to_compare_ms(self) -> float:
+        """The start's mean latency to hold beside the best's: at the same arrivals, or as it was measured."""
+        return self.start_beside_best_ms if self.is_start_told_beside_best else self.start.mean_ms
+
+    @property
     def loads_compare(self) -> bool:
         """Whether start and best met about the same load. Else their figures, as measured, say little."""
         lower_per_s, higher_per_s = sorted(self.loads_met_per_s)

@@ -170,7 +170,8 @@ def _strip(run: RunView, compares: bool) -> Element | None:
     ends = [*values, *(x for e in estimates if e.known for x in (e.low, e.high))]
     if not values:
         return None
-    place, ticks = _scale(ends)
+    logarithmic, place, ticks = _scale(ends)
+    unit = "ms, logarithmic" if logarithmic else "ms"
     height = ROW_HEIGHT * len(rows)
     shapes: list[Element] = []
     for tick in ticks:
@@ -194,22 +195,21 @@ def _strip(run: RunView, compares: bool) -> Element | None:
         tag("div", plot, class_="track-plot"),
         tag(
             "figcaption",
-            "Mean latency (ms) of each interval measured, and below it their mean with its interval",
+            f"Mean latency ({unit}) of each interval measured, and below it their mean with its interval",
         ),
         class_="strip",
     )
 
 
-def _scale(values: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
-    """Where a latency is across the strip: from 0 on, or logarithmically where the range is long."""
+def _scale(values: Sequence[float]) -> tuple[bool, Callable[[float], float], list[float]]:
+    """Where a latency is across the strip: from 0 on, or logarithmically (True) where the range is long."""
     high = max(values) * 1.03
     positive = min(v for v in values if v > 0)
     if high > MIN_RATIO_FOR_LOG_SCALE * positive:
         floor = max(positive / 1.15, high / 1e4)
-        return lambda v: min(max(share_of_log(max(v, floor), floor, high), 0.0), 1.0), log_ticks(
-            floor, high, 6
-        )
-    return lambda v: v / high, linear_ticks(high, 5)
+        ticks = log_ticks(floor, high, 6)
+        return True, lambda v: min(max(share_of_log(max(v, floor), floor, high), 0.0), 1.0), ticks
+    return False, lambda v: v / high, linear_ticks(high, 5)
 
 
 def _span(begin: float, end: float, y: float, class_: str) -> Element:

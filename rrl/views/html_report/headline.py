@@ -125,7 +125,8 @@ def _gain(run: RunView) -> Children:
             return [tag("strong", "Not known to be better, left in force: "), f"{summary.why_left}."]
         return [
             tag("strong", f"{_change(summary.gain)} cost"),
-            f", not measured again in turns with the start: {summary.why_left}.",
+            " in its own intervals, not measured again in turns with the start. "
+            f"The reason to keep it: {summary.why_left}.",
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
@@ -197,6 +198,8 @@ def _before_after(name: str, run: RunView, field: str) -> Element:
     value = f"{ms(left)} ms" if math.isfinite(left) else NOTHING
     if math.isfinite(before):
         note = f"{ms(before)} ms with the start" if summary.found_better else "at the start, which stays"
+        if _is_beside_best(summary, field) and not summary.validated:
+            note = f"{ms(before)} ms expected with the start at the same arrivals"
         if summary.found_better and not (_is_beside_best(summary, field) or summary.loads_compare):
             note += " at {} in place of {} requests/s".format(*map(ms, summary.loads_met_per_s))
     elif run.tells_percentiles or not math.isfinite(summary.start.mean_ms):
@@ -209,12 +212,12 @@ def _before_after(name: str, run: RunView, field: str) -> Element:
 def _before(summary: RunSummary, field: str) -> float:
     """The start's figure: its mean latency is that at the same arrivals as the best's."""
     value: float = getattr(summary.start, field)
-    return summary.start_beside_best_ms if _is_beside_best(summary, field) else value
+    return summary.start_to_compare_ms if field == "mean_ms" else value
 
 
 def _is_beside_best(summary: RunSummary, field: str) -> bool:
     """Whether the start's figure is known at the same arrivals as the best's."""
-    return field == "mean_ms" and summary.found_better and math.isfinite(summary.start_beside_best_ms)
+    return field == "mean_ms" and summary.is_start_told_beside_best
 
 
 def _tile(name: str, value: str, note: str) -> Element:

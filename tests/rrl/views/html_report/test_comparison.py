@@ -86,3 +86,17 @@ def test_a_target_without_percentiles_has_dashes_and_a_footnote(good: runs.Run) 
     assert not by_class(legend, "p95-line")
     assert "p95 (ms)" not in text(section(root, "landscape"))
     assert "the target tells no percentiles" not in text(shown(good))
+
+
+def test_a_logarithmic_strip_says_so(good: runs.Run) -> None:
+    def caption(run: runs.Run) -> str:
+        return text(section(shown(run), "compare").find(".//figcaption"))
+
+    assert "logarithmic" not in caption(good)
+    header, records = good
+    start = header.space.number(header.start)
+    slow = [
+        runs.measured(r, latency=r.measurement.latency._replace(mean_ms=5_000.0)) if r.number == start else r
+        for r in records
+    ]
+    assert caption((header, slow)).startswith("Mean latency (ms, logarithmic) of each interval")

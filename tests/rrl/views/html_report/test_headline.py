@@ -141,6 +141,28 @@ def test_figures_of_a_start_that_met_another_load_are_said_not_to_compare(good: 
     assert "these figures do not compare" in text(section(root, "compare"))
 
 
+def test_an_expected_figure_of_the_start_is_told_from_a_measured_one(good: runs.Run) -> None:
+    header, records = good
+    measured = text(by_class(shown(good), "tiles")[0][0])
+    assert "expected" not in measured
+    root = shown((header, records[:9]), ended=False)
+    summary = summarise(header, records[:9])
+    expected = f"{ms(summary.start_beside_best_ms)} ms expected with the start at the same arrivals"
+    mean, p95 = (text(tile) for tile in list(by_class(root, "tiles")[0])[:2])
+    assert mean.endswith(expected)
+    assert "expected" not in p95
+
+
+def test_the_gain_of_its_intervals_is_told_from_the_one_it_was_kept_for(good: runs.Run) -> None:
+    header, records = good
+    summary = summarise(header, records[:9])
+    verdict = text(by_class(shown((header, records[:9]), ended=False), "verdict")[0])
+    assert verdict == (
+        f"{lower_or_higher(summary.gain, 1.0)} cost in its own intervals, not measured again in turns with "
+        f"the start. The reason to keep it: {summary.why_left}."
+    )
+
+
 def test_an_unfinished_run_says_so_and_shows_what_is_known(good: runs.Run) -> None:
     header, records = good
     root = shown((header, records[:9]), ended=False)
