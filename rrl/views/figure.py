@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rrl.knobs import in_words, shown, words_of
+from rrl.knobs import in_words, model_and_knob, shown, words_of
 from rrl.records import Header, Record
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
@@ -21,51 +22,60 @@ from rrl.views.summary import LEFT_UNKNOWN, RunSummary
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
 MAX_LABELS = 4  # So many configurations at most are named in the picture.
+MAX_LETTERS = 30  # Of a model's name under the title. A longer one has its middle left out.
+MAX_LETTERS_OF_SEVERAL = 16  # Of the name of one of several models, beside a knob.
+LEFT_INCHES = 1.05  # The margin, where the names of the rows need no more.
+NAME_INCHES_FROM_AXES = 0.3  # Where the ticks between need no more.
 
 
 @rc_context({"text.parse_math": False})  # a name may hold any $
 def draw(header: Header, records: Sequence[Record], summary: RunSummary, path: Path) -> None:
     """Writes the PNG. Without a counted interval the picture says so."""
-    shown = [r for r in records if r.counted]
+    counted = [r for r in records if r.counted]
     knobs = header.space.knobs
     heights = [5.2, 1.1] + [0.8] * len(knobs)
     figure = blank_figure(10, 1.3 + 0.66 * sum(heights))
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax in axes:
         plain(ax)
-    if not shown:
+    if not counted:
         axes[0].text(0.5, 0.5, "no interval with requests yet", ha="center", transform=axes[0].transAxes)
     else:
-        ends_min = time_axis.ends_min(shown, header.interval_s)
+        ends_min = time_axis.ends_min(records, header.interval_s)
+        rates_per_s = [r.measurement.arrival_rate_per_s if r.counted else math.nan for r in records]
         _title(figure, header, summary)
-        _latency(axes[0], shown, ends_min, summary)
-        _steps(axes[1], ends_min, [r.measurement.arrival_rate_per_s for r in shown], INK, fill=True)
-        axes[1].set_ylim(0, 1.25 * max(r.measurement.arrival_rate_per_s for r in shown))
+        _latency(axes[0], records, ends_min, summary)
+        _steps(axes[1], ends_min, rates_per_s, INK, fill=True)
+        axes[1].set_ylim(0, 1.25 * max(r.measurement.arrival_rate_per_s for r in counted))
         axes[1].yaxis.set_major_locator(MaxNLocator(2))
         _row_name(axes[1], "load\n(req/s)")
         for ax, knob in zip(axes[2:], knobs, strict=True):
-            _knob(ax, knob.name, knob.values, ends_min, [r.configuration[knob.name] for r in shown])
+            in_force = [r.configuration[knob.name] if r.was_in_force else None for r in records]
+            _knob(ax, knob.name, knob.values, ends_min, in_force)
         axes[-1].set_xlim(0, ends_min[-1])
         axes[-1].set_xlabel("minutes", color=SOFT, fontsize=9)
-    figure.subplots_adjust(
-        left=0.105, right=0.98, top=1 - 0.86 / figure.get_figheight(), bottom=0.075, hspace=0.2
-    )
+    _arrange(figure, list(axes))
     figure.savefig(path)
 
 
 def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     height = figure.get_figheight()
     start, best = summary.start, summary.best
+    doubt = "" if summary.validated else ", not validated"
     if summary.found_better and not math.isfinite(start.mean_ms + best.mean_ms):
         title = LEFT_UNKNOWN
     elif summary.found_better:  # Where threads count the latency may be higher.
-        change = lower_or_higher(start.mean_ms, best.mean_ms)
-        title = f"Mean latency {ms(start.mean_ms)} → {ms(best.mean_ms)} ms: {change}"
+        start_ms = summary.start_to_compare_ms
+        change = lower_or_higher(start_ms, best.mean_ms)
+        title = f"Mean latency {ms(start_ms)} → {ms(best.mean_ms)} ms: {change}{doubt}"
     else:
         known = f"{ms(start.mean_ms)} ms" if math.isfinite(start.mean_ms) else "not measured"
         title = f"Mean latency {known}: nothing better than the start is known"
     load = f"{ms(best.arrival_rate_per_s)} requests/s"
-    line = f"{header.model} at {load}, agent {header.agent}, intervals of {header.interval_s:g} s"
+    if doubt and summary.is_start_told_beside_best:
+        load += ", the start as expected there"
+    model = _shortened(header.model, MAX_LETTERS)
+    line = f"{model} at {load}, agent {header.agent}, intervals of {header.interval_s:g} s"
     figure.text(0.105, 1 - 0.3 / height, title, fontsize=14, fontweight="bold", color=INK, va="center")
     at = (0.105, 1 - 0.56 / height)
     figure.text(*at, line, fontsize=9.5, color=SOFT, va="center")
@@ -73,11 +83,13 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
 
 def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary) -> None:
     middles = ends_min - np.diff(ends_min, prepend=0.0) / 2
-    means = np.array([r.measurement.latency.mean_ms for r in shown])
-    p95s = np.array([r.measurement.latency.p95_ms for r in shown])
+    means = np.array([r.measurement.latency.mean_ms if r.counted else math.nan for r in shown])
+    p95s = np.array([r.measurement.latency.p95_ms if r.counted else math.nan for r in shown])
+    _unmeasured(ax, shown, ends_min)
     _phases(ax, shown, ends_min)
     _log_scale(ax, np.concatenate([means, p95s]))
-    ax.plot(middles, p95s, color=P95, linewidth=1.3, label="p95", zorder=2)
+    if np.isfinite(p95s).any():
+        ax.plot(middles, p95s, color=P95, linewidth=1.3, label="p95", zorder=2)
     ax.plot(middles, means, color=MEAN, linewidth=1.8, marker="o", markersize=3.2, label="mean", zorder=3)
     for name, chosen, colour, marker in (
         ("aborted by the guard", [bool(r.measurement.aborted) for r in shown], ALARM, "X"),
@@ -95,7 +107,7 @@ def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: R
         _level(ax, summary.best.mean_ms, "mean of the best", BEST, at=0.07)
     _label_improvements(ax, shown, middles, means)
     ax.set_ylabel("latency (ms)", color=INK, fontsize=9.5)
-    ax.legend(loc="upper right", fontsize=8, ncols=5, frameon=False, bbox_to_anchor=(1.0, 1.085),
+    ax.legend(loc="upper right", fontsize=8, ncols=6, frameon=False, bbox_to_anchor=(1.0, 1.085),
               borderaxespad=0, handlelength=1.4, columnspacing=1.4, labelcolor=INK)  # fmt: skip
 
 
@@ -138,7 +150,7 @@ def _label_improvements(ax: Axes, shown: Sequence[Record], middles: np.ndarray, 
                    linewidths=1.8, zorder=6)  # fmt: skip
         share = middles[i] / middles[-1]
         side = "right" if share > 0.75 else "center" if share > 0.15 else "left"
-        words = in_words(shown[i].configuration).split(" · ")
+        words = _in_short_words(shown[i].configuration)
         half = math.ceil(len(words) / 2)
         text = f"{ms(means[i])} ms: " + " · ".join(words[:half]) + "\n" + " · ".join(words[half:])
         ax.annotate(
@@ -173,14 +185,30 @@ def _phases(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray) -> None:
         i = last + 1
 
 
-def _knob(ax: Axes, name: str, values: Sequence[int], ends_min: np.ndarray, in_force: Sequence[int]) -> None:
+def _unmeasured(ax: Axes, records: Sequence[Record], ends_min: np.ndarray) -> None:
+    """Shades the intervals in which there was no target, or no requests."""
+    begins_min = np.concatenate([[0.0], ends_min[:-1]])
+    name = "nothing measured"
+    for record, begin_min, end_min in zip(records, begins_min, ends_min, strict=True):
+        if not record.counted:
+            ax.axvspan(begin_min, end_min, color=ALARM, alpha=0.13, zorder=0.5, linewidth=0, label=name)
+            name = ""  # The legend has it once.
+
+
+def _knob(
+    ax: Axes, name: str, values: Sequence[int], ends_min: np.ndarray, in_force: Sequence[int | None]
+) -> None:
     """Steps over the knob's values, equally spaced whatever they are."""
-    _steps(ax, ends_min, [values.index(v) for v in in_force], MEAN)
+    _steps(ax, ends_min, [math.nan if v is None else values.index(v) for v in in_force], MEAN)
     margin = 0.35 + 0.1 * (len(values) - 1)
     ax.set_ylim(-margin, len(values) - 1 + margin)
     ticks = sorted({0, len(values) - 1})
     ax.set_yticks(ticks, [shown(name, values[t]) for t in ticks])
-    _row_name(ax, words_of(name).label.replace(" ", "\n", 1))
+    model, knob = model_and_knob(name)
+    if model:
+        _row_name(ax, f"{_shortened(model, MAX_LETTERS_OF_SEVERAL)}\n{words_of(knob).label}")
+    else:
+        _row_name(ax, words_of(name).label.replace(" ", "\n", 1))
 
 
 def _steps(ax: Axes, ends_min: np.ndarray, values: Sequence[float], colour: str, fill: bool = False) -> None:
@@ -192,7 +220,38 @@ def _steps(ax: Axes, ends_min: np.ndarray, values: Sequence[float], colour: str,
 
 def _row_name(ax: Axes, name: str) -> None:
     ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8.5, color=INK, labelpad=22)
-    ax.yaxis.set_label_coords(-0.035, 0.5)
+
+
+def _arrange(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Makes the left margin as wide as the rows' names and ticks are, and puts the names beside the ticks."""
+    width, height = figure.get_size_inches()
+    figure.draw_without_rendering()  # The ticks are only known then.
+    ticks = [label.get_window_extent().width for ax in axes[1:] for label in ax.get_yticklabels()]
+    names = [ax.yaxis.label.get_window_extent().width for ax in axes[1:]]
+    from_axes = max(NAME_INCHES_FROM_AXES, max(ticks) / figure.dpi + 0.17)
+    left = max(LEFT_INCHES, from_axes + max(names) / figure.dpi + 0.1) / width
+    right = 0.98
+    figure.subplots_adjust(left=left, right=right, top=1 - 0.86 / height, bottom=0.075, hspace=0.2)
+    for ax in axes[1:]:
+        ax.yaxis.set_label_coords(-from_axes / ((right - left) * width), 0.5)
+
+
+def _in_short_words(configuration: Mapping[str, int]) -> list[str]:
+    """A phrase for each knob, the names of several models shortened."""
+    phrases = []
+    for name, value in configuration.items():
+        model, knob = model_and_knob(name)
+        short = f"{_shortened(model, MAX_LETTERS_OF_SEVERAL)}.{knob}" if model else name
+        phrases.append(in_words({short: value}))
+    return phrases
+
+
+def _shortened(name: str, letters: int) -> str:
+    """The name, or its beginning and its end: names that begin alike often differ there."""
+    if len(name) <= letters:
+        return name
+    end = (letters - 1) // 2
+    return f"{name[: letters - 1 - end]}…{name[-end:]}"
 
 
 def _log_scale(ax: Axes, values_ms: np.ndarray) -> None:
@@ -203,7 +262,8 @@ def _log_scale(ax: Axes, values_ms: np.ndarray) -> None:
         ax.set_ylim(finite.min() / 2.4, finite.max() * 1.6)
 
 
-def _changes(shown: Sequence[Record]) -> np.ndarray:
-    """The intervals after which the configuration changed."""
-    numbers = np.array([r.number for r in shown])
-    return np.flatnonzero(np.diff(numbers) != 0)
+def _changes(records: Sequence[Record]) -> np.ndarray:
+    """The intervals after which the configuration changed, where it is known to have been in force."""
+    known = [i for i, r in enumerate(records) if r.was_in_force]
+    after = [b - 1 for a, b in pairwise(known) if records[a].number != records[b].number]
+    return np.array(after, dtype=np.intp)
