@@ -193,10 +193,8 @@ class ServiceTimeModel:
         """Conditions the process on all that is remembered. Something must be known."""
         posterior, machine = self._posterior, self._machine
         rows, times = self._remembered.rows()
-        forgotten = self._beside.keys() - set(times.tolist())
-        for time in forgotten:
-            if time <= self._time - MAX_INTERVALS:
-                del self._beside[time]
+        known, oldest = set(times.tolist()), self._time - MAX_INTERVALS
+        self._beside = {time: log for time, log in self._beside.items() if time in known or time > oldest}
         if self._beside:
             beside = np.array([self._beside.get(int(time), 0.0) for time in times])
             rows = rows._replace(log_time=rows.log_time - beside[rows.interval])

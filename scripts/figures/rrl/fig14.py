@@ -141,13 +141,8 @@ def _claims(
 def _default_claim(panel: str, runs: RunsWithLimits, looks: Mapping[str, Contender]) -> Claim:
     """Our default agent beside all others, over whole runs and after the search."""
     violated = {name: runs.violated_percent(name) for name in looks}
-    beside = (
-        f"{looks[name].label} {rules.two_changes_text(violated['guided'], theirs)}"
-        for name, theirs in violated.items()
-        if name != "guided"
-    )
     what = f"intervals over the limit, {panel}: our default against each (after the search)"
-    return Claim(what, "–", ", ".join(beside), NO_CLAIM)
+    return Claim(what, "–", rules.default_beside_each(violated, looks), NO_CLAIM)
 
 
 def _write_tables(

@@ -153,13 +153,8 @@ def _claims(panels: Panels, looks: Mapping[str, Contender]) -> list[Claim]:
 def _default_claim(panel: str, limited: RunsWithLimits, looks: Mapping[str, Contender]) -> Claim:
     """Our default agent beside all others."""
     used = {name: resources(panel, limited, name) for name in looks}
-    beside = (
-        f"{looks[name].label} {rules.two_changes_text(used['guided'], theirs)}"
-        for name, theirs in used.items()
-        if name != "guided"
-    )
     what = f"utilisation, {panel}: our default against each (threads)"
-    return Claim(what, "–", ", ".join(beside), NO_CLAIM)
+    return Claim(what, "–", rules.default_beside_each(used, looks), NO_CLAIM)
 
 
 def _use_claim(panel: str, limited: RunsWithLimits, name: str, label: str) -> Claim:

@@ -25,13 +25,14 @@ A verdict needs at least `FEWEST_RUNS` runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from baselines.comparison.summary import LONG_MEDIAN_REACH, decisions_until_within, running_median
 from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change, bootstrap_median
 from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES
+from scripts.figures.rrl.contenders import Contender
 
 END = 0.1  # of the run
 NEAR_OWN = 0.25
@@ -132,6 +133,15 @@ def two_changes_text(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -
         for our, their in zip(ours, theirs, strict=True)
     )
     return f"{first} ({second})"
+
+
+def default_beside_each(values: Mapping[str, Sequence[np.ndarray]], looks: Mapping[str, Contender]) -> str:
+    """Two values of each contender: by how much those of our default agent differ, in turn."""
+    return ", ".join(
+        f"{looks[name].label} {two_changes_text(values['guided'], theirs)}"
+        for name, theirs in values.items()
+        if name != "guided"
+    )
 
 
 def verdict_of_reduction(paper_percent: float, change: BootstrapInterval) -> str:

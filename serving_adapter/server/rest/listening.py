@@ -2,8 +2,8 @@
 
 uvicorn ends idle connections, though any byte counts as use, and it keeps all that stands behind a body. What
 it lacks are bounds on how many there are, and on a request's head, in time and in bytes. `BoundedConnection`
-adds these. An event loop shows it no connection before its encryption
-is agreed on, so `EncryptedConnections` bounds those.
+adds these. An event loop shows it no connection before its encryption is agreed on, so `EncryptedConnections`
+bounds those.
 """
 
 from __future__ import annotations

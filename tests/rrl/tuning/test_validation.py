@@ -15,11 +15,22 @@ from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import read
 from rrl.measurement import NODES_CHANGED, Measurement
+from rrl.space import Configuration
 from rrl.tuning.ending import Kept
 from rrl.tuning.giving_up import GivenUp
 from rrl.views.summary import summarise
 from tests.support.runs.told_costs import ToldCosts
-from tests.support.runs.tuned_runs import SETTINGS, SPACE, Refusing, StopAfter, kinds, run, simulated, tuning
+from tests.support.runs.tuned_runs import (
+    SETTINGS,
+    SPACE,
+    LooseTuning,
+    Refusing,
+    StopAfter,
+    kinds,
+    run,
+    simulated,
+    tuning,
+)
 
 
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
@@ -158,24 +169,32 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     assert kinds(read(tmp_path)[1]).count("validation") == turns
 
 
-@pytest.mark.parametrize("is_on_grid", [True, False])
-def test_a_start_that_is_refused_from_the_first_ends_the_run_and_what_was_found_stays(
-    is_on_grid: bool, tmp_path: Path
-) -> None:
-    """A pinned value that requests of several items do not fit into, say."""
-    found = {"instances": 1 if is_on_grid else 3, "intra_op_threads": 1}
+def with_found(
+    folder: Path, server: type[SimulatedServing], found: Configuration
+) -> tuple[list[int], list[bool], LooseTuning]:
+    """A run that found this, what it puts in force in the end, and whether it leaves all as it is."""
     put: list[int] = []
     left: list[bool] = []
     stop = StopAfter(5)
     t = tuning(
-        tmp_path,
-        simulated(Refusing),
+        folder,
+        simulated(server),
         found=found,
         put_in_force=put.append,
         leave=lambda: left.append(True),
         listeners=[stop],
         stop=stop,
     )
+    return put, left, t
+
+
+@pytest.mark.parametrize("is_on_grid", [True, False])
+def test_a_start_that_is_refused_from_the_first_ends_the_run_and_what_was_found_stays(
+    is_on_grid: bool, tmp_path: Path
+) -> None:
+    """A pinned value that requests of several items do not fit into, say."""
+    found = {"instances": 1 if is_on_grid else 3, "intra_op_threads": 1}
+    put, left, t = with_found(tmp_path, Refusing, found)
     t.env.refused = t.env.start
     if is_on_grid:
         kept = run(t)
@@ -223,18 +242,7 @@ def test_a_start_that_brings_the_target_down_twice_is_not_put_in_force_again(
 ) -> None:
     """A pinned value that needs more memory than there is, say."""
     found = {"instances": 1 if is_on_grid else 3, "intra_op_threads": 1}
-    put: list[int] = []
-    left: list[bool] = []
-    stop = StopAfter(5)
-    t = tuning(
-        tmp_path,
-        simulated(Dying),
-        found=found,
-        put_in_force=put.append,
-        leave=lambda: left.append(True),
-        listeners=[stop],
-        stop=stop,
-    )
+    put, left, t = with_found(tmp_path, Dying, found)
     t.env.deadly = t.env.start
     if is_on_grid:
         kept = run(t)
