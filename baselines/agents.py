@@ -34,6 +34,10 @@ UNKNOWN_DECIDE_MS = 1000.0
 """Taken for agents that `AGENTS` does not list, and for those of other packages."""
 
 
+class LibraryMissing(ImportError, ValueError):
+    """An agent's own library is not installed here: one sentence, which says how to get it."""
+
+
 class AgentFactory(Protocol):
     """Makes agents of one kind; every entry of `AGENTS` is one."""
 
@@ -66,7 +70,7 @@ class AgentEntry:
         """An agent of this entry, with its own settings or those given.
 
         The class takes what it wants of the arguments task, space, seed, background_training and settings.
-        ValueError if it is of another package and cannot be imported.
+        ValueError if it is of another package and cannot be imported, or if a library of its own is missing.
         """
         offered = {
             "task": task,
@@ -86,6 +90,8 @@ class AgentEntry:
         try:
             return _imported(path)
         except (ImportError, AttributeError) as error:
+            if isinstance(error, ModuleNotFoundError) and self.libraries:
+                raise LibraryMissing(_needed_by(path.partition(":")[2], self.libraries)) from error
             if self.origin == OURS:
                 raise
             raise ValueError(f"{path} of {self.origin} cannot be imported: {error}") from error
@@ -347,6 +353,10 @@ def markdown_table() -> str:
     ]
     lines = ["| agent | method | after | needs |", "|---|---|---|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _needed_by(agent: str, libraries: tuple[str, ...]) -> str:
+    return f"the agent {agent} needs {' and '.join(libraries)}: pip install {' '.join(libraries)}"
 
 
 def _imported(path: str) -> Any:

@@ -85,6 +85,8 @@ class RunJob(FiledJob):
         seed = int(np.random.SeedSequence(seed_sequence(scenario, self.seed)).generate_state(1)[0])
         try:
             return self.factory(task, seed, False)
+        except ImportError:  # A node of a cluster may lack what this machine has.
+            raise
         except ValueError as error:
             raise ValueError(f"agent {self.agent!r} cannot act here: {error}") from error
 

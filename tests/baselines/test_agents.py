@@ -52,6 +52,24 @@ def test_an_agents_former_name_makes_the_present_agent(former: str) -> None:
     assert type(agent) is type(make_agent(present_name(former), full_task()))
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "library"),
+    [("optuna-tpe", "optuna", "optuna"), ("gp-bandit", "sklearn", "scikit-learn")],
+)
+def test_an_agent_without_its_library_is_refused_in_a_sentence(
+    name: str, module: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, _, agent = AGENTS[name].agent.partition(":")
+    for loaded in [each for each in sys.modules if each == where or each.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        ValueError, match=f"^the agent {agent} needs {library}: pip install {library}$"
+    ) as told:
+        make_agent(name, full_task())
+    assert isinstance(told.value, ImportError)  # by which a node of a cluster knows that it lacks a package
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_entry_travels_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(AGENTS[name])) == AGENTS[name]

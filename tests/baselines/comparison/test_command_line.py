@@ -209,6 +209,15 @@ def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> Non
     assert list(tmp_path.glob("expected/*.npz"))
 
 
+def test_an_agent_without_its_library_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "baselines.optuna_search", raising=False)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    said = refused(capsys, tmp_path, "--agents", "optuna-tpe", "--seeds", "1")
+    assert said.startswith("the agent OptunaSearch needs optuna: pip install optuna")
+
+
 def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with files_of_at_most(512), pytest.raises(SystemExit) as ended:
         compare(tmp_path, "--agents", "random")
