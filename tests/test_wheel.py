@@ -17,6 +17,7 @@ import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -169,12 +170,9 @@ def test_everything_of_the_packages_is_in_it_and_nothing_else(wheel: Path) -> No
 
 def names_of_modules(source: str) -> Iterator[str]:
     """Every module that a source imports, and every text that may be the name of one."""
+    yield from modules_imported(source)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module or ""
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+[.:][\w/.:-]+", str(node.value)):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+[.:][\w/.:-]+", str(node.value)):
             yield str(node.value)
 
 
@@ -197,6 +195,33 @@ def test_what_it_says_of_itself_is_in_order(wheel: Path) -> None:
             [sys.executable, "-m", "twine", "check", "--strict", wheel], capture_output=True, text=True
         )
         assert said.returncode == 0, said.stdout
+
+
+def test_it_asks_for_every_library_that_it_imports() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    of_users = [of for extra, of in project["optional-dependencies"].items() if extra not in ("dev", "docs")]
+    asked = [*project["dependencies"], *(each for of in of_users for each in of)]
+    declared = {plain(re.split(r"[^\w.-]", each)[0]) for each in asked}
+    sources = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*.py")]
+    imported = {
+        name.split(".")[0] for path in sources for name in modules_imported(path.read_text(encoding="utf-8"))
+    }
+    for name in imported & packages_distributions().keys() - set(PACKAGES) - sys.stdlib_module_names:
+        assert declared & set(map(plain, packages_distributions()[name])), name
+
+
+def modules_imported(source: str) -> Iterator[str]:
+    """Every module that a source imports, at its head or in a function."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def plain(distribution: str) -> str:
+    """The name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_all_commands_answer(binaries: Path, environment: dict[str, str], tmp_path: Path) -> None:
