@@ -4,8 +4,9 @@
     rule     expected improvement net of regret and cost of change    `acquisition`
 
 An interval goes through it in this order: `act` proposes, `update` lets the belief learn what was measured,
-and the rule compares every configuration with the one in force. Two choices come before it (`first_choice`):
-where to begin, and the rule of thumb, once, where it is expected to bear the load and may well be better.
+and the rule compares the most promising configurations with the one in force. Two choices come before it
+(`first_choice`): where to begin, and the rule of thumb, once, where it is expected to bear the load and may
+well be better.
 """
 
 from __future__ import annotations
