@@ -98,6 +98,10 @@ BENCHMARKS = {
         "tuner.simulated.reach",
         "how soon and how near to the best agents come, on simulated machines out of family too",
     ),
+    "ablation": Benchmark(
+        "tuner.simulated.ablation",
+        "what each setting of the default agent brings, on simulated machines out of family too",
+    ),
     "break-even": Benchmark(
         "tuner.simulated.break_even",
         "when tuning has paid for itself against the rule of thumb, by utilisation",

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from baselines import AGENTS, NEED_MACHINE, AgentFactory, unknown_agent
-from baselines.comparison.run import RunJob, read_run
+from baselines.comparison.run import RunJob
 from baselines.comparison.summary import SOON, WARM_UP, are_soon, figures, ratio_of_sums
 from baselines.comparison.workers import Workers
 from scripts.benchmarks.tuner.commit import commit_in_force
@@ -44,7 +44,9 @@ from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
 from scripts.benchmarks.tuner.simulated.rows import (
     SimulatedRow,
     SimulatedRun,
+    changes_of,
     find_expected_costs,
+    lived,
     rows_named,
     runs_of,
 )
@@ -169,11 +171,6 @@ class ReachLine(NamedTuple):
         return {name for name, holds in held.items() if not holds}
 
 
-def changes_of(rows: np.ndarray, knobs: Sequence[str]) -> int:
-    """How often the configuration of a run was changed."""
-    return int(np.any([np.diff(rows[name]) != 0 for name in knobs], axis=0).sum())
-
-
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     commit = commit_in_force()
@@ -242,19 +239,13 @@ def line_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:
 
 def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -> dict[str, ReachLine]:
     """Lives the runs of every agent anew."""
-    lived: dict[str, dict[str, np.ndarray]] = {}
+    by_agent: dict[str, dict[str, np.ndarray]] = {}
     names = [*(name for name in options.agents if name != ORACLE), ORACLE]
     jobs = [_job(run, name, options) for name in names for run in runs]
-    for job in jobs:
-        job.path.unlink(missing_ok=True)
-    workers.run(jobs, lambda job, ratio: None)
-    for job in jobs:
-        rows = read_run(job.path, options.decisions, job.space.names)
-        assert rows is not None
-        lived.setdefault(job.agent, {})[job.load.scenario.name] = rows
-        job.path.unlink()
+    for job, rows in zip(jobs, lived(jobs, workers), strict=True):
+        by_agent.setdefault(job.agent, {})[job.load.scenario.name] = rows
     knobs = runs[0].space.names
-    return {name: ReachLine.of(lived[name], lived[ORACLE], knobs) for name in options.agents}
+    return {name: ReachLine.of(by_agent[name], by_agent[ORACLE], knobs) for name in options.agents}
 
 
 def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:

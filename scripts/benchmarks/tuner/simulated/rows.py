@@ -1,4 +1,4 @@
-"""The rows of the tables of reach and calibration: which simulated machines under which load.
+"""The rows of the tables of reach, ablation and calibration: which simulated machines under which load.
 
 | rows | machines | truth | load |
 |---|---|---|---|
@@ -18,7 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from baselines.comparison.landscapes import FOLDER, Load
+from baselines.comparison.run import RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings, default_space
 from baselines.comparison.workers import Workers
 from envs.scenarios.scenario import Scenario
@@ -95,6 +98,22 @@ def find_expected_costs(runs: Sequence[SimulatedRun], workers: Workers) -> None:
     if missing:
         print(f"expected costs: {len(missing)} machines and loads to simulate", flush=True)
     workers.run(missing, lambda job, answer: None)
+
+
+def lived(jobs: Sequence[RunJob], workers: Workers) -> list[np.ndarray]:
+    """(jobs,) the decisions of each, lived anew."""
+    for job in jobs:
+        job.path.unlink(missing_ok=True)
+    workers.run(jobs, lambda job, ratio: None)
+    found = [read_run(job.path, job.settings.decisions, job.space.names) for job in jobs]
+    for job in jobs:
+        job.path.unlink()
+    return [rows for rows in found if rows is not None]
+
+
+def changes_of(rows: np.ndarray, knobs: Sequence[str]) -> int:
+    """How often the configuration of a run was changed."""
+    return int(np.any([np.diff(rows[name]) != 0 for name in knobs], axis=0).sum())
 
 
 def _own(folder: Path, row: SimulatedRow, scenario: Scenario) -> Path:

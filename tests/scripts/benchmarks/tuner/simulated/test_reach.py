@@ -13,7 +13,7 @@ from baselines.comparison.decisions import run_dtype
 from rrl.guided.settings import GUIDED
 from scripts.benchmarks.tuner.simulated import reach
 from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
-from scripts.benchmarks.tuner.simulated.rows import ROWS, SimulatedRow, rows_named, runs_of
+from scripts.benchmarks.tuner.simulated.rows import ROWS, SimulatedRow, changes_of, rows_named, runs_of
 
 HOME, JUDGE = SimulatedRow("family", "model", "stationary"), SimulatedRow("usl", "model", "stationary")
 
@@ -55,7 +55,7 @@ def test_a_run_whose_eleventh_decision_is_the_first_near_is_not_soon() -> None:
 def test_a_change_is_one_of_any_number_of_knobs() -> None:
     rows = np.zeros(5, run_dtype(("instances", "intra_op_threads")))
     rows["instances"], rows["intra_op_threads"] = [1, 2, 2, 2, 1], [1, 2, 2, 1, 1]
-    assert reach.changes_of(rows, ("instances", "intra_op_threads")) == 3
+    assert changes_of(rows, ("instances", "intra_op_threads")) == 3
 
 
 def test_what_misses_its_limit_is_marked() -> None:
