@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.figures.result import FAILS, NOT_COMPARABLE, REPRODUCES, VERDICTS, FigureResult
+from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, VERDICTS, FigureResult
 from scripts.figures.serf import (
     fig2,
     fig3,
@@ -31,6 +31,7 @@ from scripts.figures.serf.profiling import (
     ALIKE,
     AS_PRINTED,
     AS_THE_RANGES,
+    Profiled,
     Variation,
     exact_times_s,
     light_profile,
@@ -139,6 +140,56 @@ def test_what_is_surely_not_lower_is_not_even_partly_lower() -> None:
     }
     assert verdicts["mean latency of SERF against fixed-other, whole run"] == FAILS
     assert verdicts["mean latency of SERF against fixed-low, low load"] == REPRODUCES  # which is to be equal
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([[1.0, 1.02]], REPRODUCES),
+        ([[1.0, 1.04]], PARTLY),
+        ([[1.0, 1.05]], FAILS),
+        ([[1.0, 1.0], [1.0, np.inf]], FAILS),
+    ],
+)
+def test_the_latency_of_what_serf_takes_is_judged_over_all_loads(
+    ratios: list[list[float]], verdict: str
+) -> None:
+    assert fig12.verdict_of_latency(np.array(ratios)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("moves", "verdict"),
+    [([True, True, True], REPRODUCES), ([True, True, False], PARTLY), ([True, False], FAILS)],
+)
+def test_where_the_best_configuration_goes_is_judged_by_machines(moves: list[bool], verdict: str) -> None:
+    assert fig12.verdict_of_machines(np.array(moves)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([[1001.0, 9000.0]], REPRODUCES),
+        ([[999.0, 9000.0]], PARTLY),
+        ([[999.0, 1000.0], [9000.0, 9000.0]], FAILS),
+    ],
+)
+def test_three_orders_of_magnitude_are_judged_on_every_machine(
+    ratios: list[list[float]], verdict: str
+) -> None:
+    assert table2.verdict_of_orders(np.array(ratios), 3) == verdict
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, REPRODUCES), (2, PARTLY), (3, FAILS)])
+def test_a_light_profile_that_takes_longer_reproduces_less(
+    times: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slower(*arguments: Any) -> Profiled:
+        found = light_profile(*arguments)
+        return found._replace(cost_s=times * found.cost_s)
+
+    monkeypatch.setattr(table2, "light_profile", slower)
+    claims = table2.run(tmp_path, 1, (CIFAR_10,), repeats=2).claims
+    assert claims[0].reproduces == claims[1].reproduces == verdict
 
 
 def test_too_few_machines_with_a_fixed_other_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,15 @@
 All configurations of a workload are measured by a long simulation, at 10 loads up to 0.9 of the largest
 capacity. There is one machine for each seed. Beside the best by measurement stands the one that SERF's model
 takes from a light profile (`profiling`). Not more than 8 cores are used: c·a is at most 8.
+
+| statement of the paper | yes | partly |
+|---|---|---|
+| SERF takes the best | at more than 99 % of the loads | at more than 80 % |
+| ... and so its latency is the best's | at most 1 % above, in the mean over all loads | at most 2 % |
+| where the best configuration goes with the load | on every machine | on more than half |
+
+An excess above 1 % exceeds the noise of the measurement. A configuration that cannot bear the
+load, or whose utilisation is too high to measure it, has an infinite latency.
 """
 
 from __future__ import annotations
@@ -23,6 +32,7 @@ from scripts.figures.serf.workloads import CIFAR_10, DNN, IMAGENET_22K, LOADS, n
 
 INTERFERENCE = {CIFAR_10.name: "little interference", IMAGENET_22K.name: "much interference"}
 AS_GOOD_AS = 1.01  # times the best is a tie, within the noise of the measurement
+NEARLY_AS_GOOD_AS = 1.02  # times the best is partly the best's latency
 
 
 def run(
@@ -96,10 +106,10 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
     name = workload.name
     high_load = service[:, -1]
     if INTERFERENCE[name] == "little interference":
-        moves = bool((high_load > service[:, 0]).all() and (intra[:, -1] < intra[:, 0]).all())
+        moves = (high_load > service[:, 0]) & (intra[:, -1] < intra[:, 0])
         story = "intra-node parallelism at low, service parallelism at high load"
     else:
-        moves = bool((high_load <= 2).all())
+        moves = high_load <= 2
         story = "service parallelism of only 2 at high load"
     return [
         Claim(
@@ -112,7 +122,7 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
             f"latency of what SERF takes, over the best's, {name}",
             "0 %",
             _text_of_ratios(ratios, ".2f"),
-            REPRODUCES if ratios.mean() < 1.01 else PARTLY,
+            verdict_of_latency(ratios),
         ),
         Claim(
             f"the same with service times profiled one at a time (M/D/c), {name}",
@@ -125,9 +135,20 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
             story,
             f"({service[:, 0].mean():.1f}, {intra[:, 0].mean():.1f}) to "
             f"({high_load.mean():.1f}, {intra[:, -1].mean():.1f})",
-            REPRODUCES if moves else PARTLY,
+            verdict_of_machines(moves),
         ),
     ]
+
+
+def verdict_of_latency(ratios: np.ndarray) -> str:
+    """The verdict on (seeds, loads) latencies of what SERF takes, divided by those of the best."""
+    mean = float(ratios.mean())
+    return REPRODUCES if mean <= AS_GOOD_AS else PARTLY if mean <= NEARLY_AS_GOOD_AS else FAILS
+
+
+def verdict_of_machines(moves: np.ndarray) -> str:
+    """The verdict on (seeds,) machines, of which those are true where the paper's statement holds."""
+    return REPRODUCES if moves.all() else PARTLY if moves.mean() > 0.5 else FAILS
 
 
 def _text_of_ratios(ratios: np.ndarray, digits: str) -> str:

@@ -9,6 +9,11 @@
 SERF's round of c requests ends with the slowest of them. So there is a row with service times that vary
 (`profiling`), and one with times that are all alike.
 
+A ratio is *yes* where it is at least the paper's in the mean over machines, and *partly* where it is at least
+half of that (`headlines`). The paper also says that SERF's cost is lower by more than three orders of
+magnitude, and by more than two where profiling is at high load only. That must hold on every machine, and in
+the mean alone it holds *partly*.
+
 All are counted in the simulated time of the workload's machine, one for each seed. The workloads' service
 times are invented, so that only the ratios compare with the paper's.
 """
@@ -24,6 +29,7 @@ from baselines.serf import PROFILE_REQUESTS
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
+from scripts.figures.headlines import verdict_of_factor
 from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf.profiling import ALIKE, AS_THE_RANGES, exact_times_s, light_profile
 from scripts.figures.serf.workloads import (
@@ -56,28 +62,31 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
         mine = [row for row in rows if row["workload"] == workload.name]
         for kind, note in (("", "times that vary"), ("alike_", "times all alike")):
             ratios = np.array([row[f"{kind}ratio"] for row in mine], dtype=float)
+            ratio = bootstrap_mean(ratios)
             minutes = [np.mean([row[name] for row in mine]) for name in ("exhaustive_min", f"{kind}serf_min")]
             claims.append(
                 Claim(
                     f"exhaustive profiling / SERF's, time, {workload.name} "
                     f"({len(workload.configurations)} configurations, {len(LOADS)} loads), {note}",
                     f"{exhaustive_min / serf_min:,.0f}x ({exhaustive_min:g} / {serf_min:g} min)",
-                    f"{bootstrap_mean(ratios).text(',.0f', 'x')} ({minutes[0]:.4g} / {minutes[1]:.3g} min)",
-                    REPRODUCES if ratios.min() > 1000 else PARTLY,
+                    f"{ratio.text(',.0f', 'x')} ({minutes[0]:.4g} / {minutes[1]:.3g} min)",
+                    verdict_of_factor(exhaustive_min / serf_min, ratio.estimate),
                 )
             )
-    high_load = np.array(
-        [[row["high_load_ratio"] for row in rows if row["workload"] == w.name] for w in workloads]
-    )
-    least = high_load.mean(axis=1).argmin()
-    claims.append(
-        Claim(
-            f"profiling at high load only / SERF's, time, {workloads[least].name}, where it is least",
-            "more than 100x",
-            bootstrap_mean(high_load[least]).text(",.0f", "x"),
-            REPRODUCES if high_load.min() > 100 else PARTLY if high_load[least].mean() > 100 else FAILS,
+    for what, column, orders in (
+        ("exhaustive profiling", "ratio", 3),
+        ("profiling at high load only", "high_load_ratio", 2),
+    ):
+        ratios = np.array([[row[column] for row in rows if row["workload"] == w.name] for w in workloads])
+        least = ratios.mean(axis=1).argmin()
+        claims.append(
+            Claim(
+                f"{what} / SERF's, time, {workloads[least].name}, where it is least",
+                f"more than {10**orders:,}x",
+                bootstrap_mean(ratios[least]).text(",.0f", "x"),
+                verdict_of_orders(ratios, orders),
+            )
         )
-    )
     for requests in (EXHAUSTIVE_REQUESTS // 10, EXHAUSTIVE_REQUESTS):
         spread = bootstrap_mean(np.array([_spread(IMAGENET_22K, s, requests, repeats) for s in range(seeds)]))
         claims.append(
@@ -100,6 +109,13 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
         pictures=("serf-table2.png",),
         tables=("serf-table2.csv",),
     )
+
+
+def verdict_of_orders(ratios: np.ndarray, orders: int) -> str:
+    """The verdict on "more than so many orders of magnitude" of (workloads, seeds) ratios of times."""
+    if ratios.min() > 10**orders:
+        return REPRODUCES
+    return PARTLY if ratios.mean(axis=1).min() > 10**orders else FAILS
 
 
 def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
