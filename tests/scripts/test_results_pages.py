@@ -128,6 +128,27 @@ def says_the_same(claim: str, row: str) -> bool:
     return row in claim or (number is not None and number[0] in re.findall(NUMBER, row))
 
 
+def test_the_readme_has_the_reductions_of_all_panels() -> None:
+    """Mean latencies of Figs. 12 and 13: RRL with load levels, and our default agent against RRL."""
+    claims = [
+        claim
+        for name in ("rrl-fig12", "rrl-fig12-small", "rrl-fig12-served", "rrl-fig13")
+        for claim in FigureResult.load(FILES[name]).claims
+        if claim.what.startswith("mean latency, ")
+    ]
+    table = "\n".join(f"{claim.what} {claim.ours}" for claim in claims)
+    readme = " ".join((CHECKOUT / "README.md").read_text(encoding="utf-8").split())
+    for beside, reduction in (
+        ("CAPES", r"RRL \(levels\) against CAPES -(\d+) %"),
+        ("DeepRM", r"RRL \(levels\) against DeepRM -(\d+) %"),
+        ("RRL with load levels", r"our default .*RRL \(levels\) -(\d+) %"),
+        ("its authors' script", r"our default .*RRL \(script\) -(\d+) %"),
+    ):
+        percents = [int(percent) for percent in re.findall(reduction, table)]
+        assert len(percents) > 12
+        assert f"{min(percents)} to {max(percents)} % less than {beside}" in readme
+
+
 def test_results_is_one_table() -> None:
     text = (CHECKOUT / "RESULTS.md").read_text(encoding="utf-8")
     assert len(text.replace("|", " ").split()) < 1200
