@@ -15,7 +15,7 @@ from scripts.figures.headlines import verdict_of_headline
 from scripts.figures.result import FAILS, NO_CLAIM, NOT_COMPARABLE, PARTLY, REPRODUCES, FigureResult
 from tests.support import CHECKOUT
 
-PAPERS_BY_HEADLINES = ("docs/results/trims.md", "docs/results/parm.md")
+PAPERS_BY_HEADLINES = ("docs/results/trims.md", "docs/results/parm.md", "docs/benchmarks.md")
 NUMBER = r"\d[\d,.]*\d|\d"
 LINK = re.compile(r"\[([\w-]+)\]\((docs/[\w/]+\.md)\)")
 
