@@ -8,5 +8,6 @@
 | `edited_config` | the configuration that `serve deploy` takes, with these knobs set |
 | `rollout` | puts a configuration in force, or the one before it back |
 | `metrics_text`, `counter_ledger` | the counters of a deployment, which never fall |
+| `changed_share` | how much of a deployment nodes took with them or brought back |
 | `counters` | a reading, once every process has told what it counted |
 """

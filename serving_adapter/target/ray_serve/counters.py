@@ -49,7 +49,7 @@ class RayCounters:
         self.by_proxies = deployed.is_ingress()
         self._pages, self._calls, self._timeout_s = pages, calls, timeout_s
         self._ledger = CounterLedger()
-        self._of_other_processes: set[str] = set()  # pages that are no node's
+        self._of_other_processes: set[str] = set()  # pages that are no node's, as of this reading
         self._silent: dict[str, float] = {}  # the marks of processes that were waited for in vain
         self._gauges: dict[str, list[page.PageSample]] = {}  # by page
         self._service_s, self._batch_s, self._batches, self._served = 0.0, 0.0, 0, 0
@@ -59,11 +59,12 @@ class RayCounters:
     def read(self, deployed: Deployed) -> Reading:
         """All counters, once every process has told them since the call began."""
         urls = self._pages()
+        self._of_other_processes.clear()  # a node that joins may tell of others before it tells of itself
         self._fetch(urls)
         before = self._ledger.marks()
-        processes = deployed.proxies() if self.by_proxies else deployed.replicas()
+        processes = deployed.proxies() if self.by_proxies else deployed.replicas().keys()
         awaited = {each for each in processes if self._silent.get(each) != before.get(each, 0.0)}
-        told_s: dict[str, float] = {}
+        latest, told_s = before, dict[str, float]()  # when each last told, as all that it told is counted
         looked_s = began_s = time.monotonic()
         end_s = began_s + PATIENCE_S
         while awaited - told_s.keys() and time.monotonic() < end_s:
@@ -71,11 +72,8 @@ class RayCounters:
             self._fetch(urls)
             before_s, looked_s = looked_s, time.monotonic()
             now, moment_s = self._ledger.marks(), (before_s + looked_s) / 2
-            told_s |= {
-                each: moment_s
-                for each in awaited - told_s.keys()
-                if now.get(each, 0.0) > before.get(each, 0.0)
-            }
+            told_s |= {each: moment_s for each in awaited if now.get(each, 0.0) > latest.get(each, 0.0)}
+            latest = now
         if awaited and not told_s:
             raise self._error(
                 f"no process of Ray Serve has told its counters within {PATIENCE_S:g} s; see that the "

@@ -103,16 +103,18 @@ class Dashboard:
         if answer.status != http.client.OK:
             raise TargetError(f"{self.address} refuses the configuration: {_words(answer)}")
 
-    def cpus_by_node(self) -> list[float]:
-        """The processors of each node that is alive, as Ray counts them; none where it does not tell."""
+    def cpus_by_node(self) -> dict[str, float]:
+        """The processors of each node that is alive, by its id; none where Ray does not tell."""
         try:
             rows = self._json(NODES)["data"]["result"]["result"]
             alive = [row for row in rows if row.get("state") == "ALIVE"]
-            return [float(row.get("resources_total", {}).get("CPU", 0.0)) for row in alive]
+            return {
+                str(row["node_id"]): float(row.get("resources_total", {}).get("CPU", 0.0)) for row in alive
+            }
         except TargetLost:
             raise
         except (TargetError, KeyError, TypeError, ValueError, AttributeError):
-            return []
+            return {}
 
     def metrics_pages(self) -> list[str]:
         """HOST:PORT of every process of the cluster that has a metrics page."""

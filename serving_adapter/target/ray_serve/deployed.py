@@ -173,13 +173,13 @@ class Deployed:
         ingress = _mapping(self.app.get("deployment_topology")).get("ingress_deployment")
         return ingress == self.deployment if ingress else len(self.app.get("deployments", {})) == 1
 
-    def replicas(self) -> frozenset[str]:
-        """The ids of the processes that run the deployment."""
-        return frozenset(
-            str(replica["worker_id"])
+    def replicas(self) -> dict[str, str]:
+        """The ids of the processes that run the deployment, and of their nodes."""
+        return {
+            str(replica["worker_id"]): str(replica.get("node_id", ""))
             for replica in self.state.get("replicas", [])
             if replica.get("state") == RUNNING and replica.get("worker_id")
-        )
+        }
 
     def proxies(self) -> frozenset[str]:
         """The ids of the processes that hand requests to applications."""

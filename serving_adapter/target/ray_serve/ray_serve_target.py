@@ -22,6 +22,7 @@ from serving_adapter.target.error import (
     TargetLost,
 )
 from serving_adapter.target.ray_serve import checks, rollout
+from serving_adapter.target.ray_serve.changed_share import ChangedShare
 from serving_adapter.target.ray_serve.counters import RayCounters
 from serving_adapter.target.ray_serve.dashboard import Dashboard
 from serving_adapter.target.ray_serve.deployed import (
@@ -62,7 +63,8 @@ class RayServeTarget(Target):
         """
         super().__init__(address, model or "")
         self._named, self._token, self._tls_ca, self._timeout_s = model, control_key, tls_ca, timeout_s
-        self._named_pages = [url.strip() for url in (metrics_url or "").split(",") if url.strip()]
+        named = (url.strip() for url in (metrics_url or "").split(","))
+        self._named_pages = list(dict.fromkeys(filter(None, named)))  # a page named twice counts once
         for url in self._named_pages:
             if parts_of(url) is None:
                 raise TargetError(f"a metrics page must be like http://HOST:PORT/metrics, got {url!r}")
@@ -73,6 +75,7 @@ class RayServeTarget(Target):
         self._found: FoundOverrides | None = None
         self._deployed: Deployed | None = None  # as it was last told
         self._cpus_by_node: list[float] = []
+        self._changed = ChangedShare()
 
     # --- connecting --------------------------------------------------------------------------------
 
@@ -92,7 +95,7 @@ class RayServeTarget(Target):
         self._deployed = deployed
         if control:
             self.check_control()
-        self._cpus_by_node = self._dashboard.cpus_by_node()
+        self._cpus_by_node = list(self._dashboard.cpus_by_node().values())
         self.cores = round(sum(self._cpus_by_node)) or None
         self.notes = checks.notes(deployed)
         if not version.startswith(TRIED_WITH):
@@ -206,19 +209,23 @@ class RayServeTarget(Target):
         return Applied(in_place, max(0, cold), replaced=replaced)
 
     def _check_room(self, before: Deployed, changes: Configuration) -> None:
+        """Replicas that all run have a place, unless there are to be more or larger ones."""
+        if before.in_force() and not {"instances", "intra_op_threads"} & changes.keys():
+            return
         cpus = before.cpus
         if before.threads_are_cpus():
             cpus = changes.get("intra_op_threads", cpus)
         instances = changes.get("instances", before.values()["instances"])
-        if {"instances", "intra_op_threads"} & changes.keys():
-            self._cpus_by_node = self._dashboard.cpus_by_node()
-            if why_not := checks.why_no_room(instances, cpus, self._cpus_by_node, before.cpus_of_others()):
-                raise RequestsRefused(why_not)
+        self._cpus_by_node = list(self._dashboard.cpus_by_node().values())
+        if why_not := checks.why_no_room(instances, cpus, self._cpus_by_node, before.cpus_of_others()):
+            raise RequestsRefused(why_not)
 
     # --- reading it --------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        return self._open_counters.read(self._now())
+        reading = self._open_counters.read(self._now())
+        share = self._changed.until(self._now(), self._dashboard.cpus_by_node)
+        return replace(reading, cluster_changed_share=share)
 
     def glance(self) -> Reading:
         return self._open_counters.glance()

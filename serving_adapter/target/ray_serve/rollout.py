@@ -3,6 +3,8 @@
 A replica whose `reconfigure` refuses a user_config is ended by Ray, and another started with the same one,
 many times over. So the first such failure is taken for the answer, while other replicas still serve. While
 the configuration from before is put back, a replica with the refused one may still fail, which says nothing.
+
+A replica that is lost with its node says nothing of a configuration either: Ray starts another one elsewhere.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from serving_adapter.target.ray_serve.edited_config import with_override
 TIMEOUT_S = 300.0  # a replica that loads a large model takes minutes
 POLL_S = 0.2
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+_LOST_REPLICA = "HEALTH_CHECK_FAILED"  # why it has failed then, until another replica runs
 _REFUSED_BY_REPLICA = "A replica failed to start"  # how Ray's message begins while it tries again
 _NO_PLACE = "to be scheduled"  # and what it says of replicas that find no place for 30 s
 
@@ -83,6 +86,8 @@ def wait_until_in_force(
 
 def _why_failed(now: Deployed) -> str:
     """Empty unless Ray has given up. An application is on its way until it has taken its configuration."""
+    if now.state.get("status_trigger") == _LOST_REPLICA:
+        return ""
     status, message = now.state.get("status"), str(now.state.get("message", ""))
     if now.app.get("status") in _FAILED and (not now.state or status in _FAILED):
         return last_line(message or str(now.app.get("message", ""))) or str(status)

@@ -1,8 +1,6 @@
 """How a change of a deployment is taken back: what others have deployed meanwhile stays as it is."""
 
 import copy
-import json
-from pathlib import Path
 
 import pytest
 
@@ -10,56 +8,7 @@ from serving_adapter.target.error import LostInChange, NotPutBack, Overtaken, Ta
 from serving_adapter.target.ray_serve import rollout
 from serving_adapter.target.ray_serve.deployed import find_deployment
 from serving_adapter.target.ray_serve.edited_config import edited
-
-RECORDED = Path(__file__).parent / "recorded"
-ADDRESS = "ray://127.0.0.1:8265"
-
-
-class FakeDashboard:
-    """Takes what is put as Ray does. More than `most` replicas fail, and others may do more meanwhile."""
-
-    address = ADDRESS
-
-    def __init__(self):
-        self.told = json.loads((RECORDED / "applications.json").read_text())
-        self.code = {
-            name: copy.deepcopy(state["deployment_config"])
-            for app in self.told["applications"].values()
-            for name, state in app["deployments"].items()
-        }
-        self.put = []
-        self.most = 100
-        self.refuses = self.loses = None  # a PUT; one that is lost is taken all the same
-        self.meanwhile = lambda apps: None  # after the first PUT
-
-    def applications(self):
-        return copy.deepcopy(self.told)
-
-    def put_applications(self, config):
-        self.put.append(copy.deepcopy(config))
-        if self.refuses is not None:
-            raise self.refuses
-        apps, configs = self.told["applications"], {app["name"]: app for app in config["applications"]}
-        for name in apps.keys() - configs.keys():
-            del apps[name]
-        for name, app in configs.items():
-            self._deploy(apps[name], app)
-        if len(self.put) == 1:
-            self.meanwhile(apps)
-            if self.loses is not None:
-                raise self.loses
-
-    def _deploy(self, app, config):
-        app["deployed_app_config"], app["status"] = copy.deepcopy(config), "RUNNING"
-        entries = {entry["name"]: copy.deepcopy(entry) for entry in config.get("deployments", [])}
-        for name, state in app["deployments"].items():
-            state["deployment_config"] = self.code[name] | entries.get(name, {})
-            state["target_num_replicas"] = count = state["deployment_config"]["num_replicas"]
-            state["replicas"] = [{"state": "RUNNING"}] * count
-            state["status"] = "HEALTHY"
-            if count > self.most:
-                app["status"] = state["status"] = "DEPLOY_FAILED"
-                state["message"] = "no memory"
+from tests.support.servers.fake_dashboard import ADDRESS, FakeDashboard
 
 
 @pytest.fixture
@@ -135,6 +84,19 @@ def test_what_another_client_sets_back_meanwhile_is_waited_for(dashboard, status
         change(dashboard, instances=3)
     assert type(raised.value) is error
     assert len(dashboard.put) == 1
+
+
+def test_a_replica_that_is_lost_in_a_change_is_waited_for(dashboard):
+    dashboard.loses_replica_in = {1}
+    assert change(dashboard, instances=3).values()["instances"] == 3
+    assert len(dashboard.put) == 1
+
+
+def test_a_replica_that_is_lost_while_a_change_is_taken_back_is_waited_for(dashboard):
+    dashboard.most, dashboard.loses_replica_in = 2, {2}
+    with pytest.raises(TargetError, match=r"no memory \(the previous configuration is in force\)$"):
+        change(dashboard, instances=3)
+    assert len(dashboard.put) == 2
 
 
 def test_a_change_that_the_dashboard_does_not_take_leaves_all_as_it_was(dashboard):
