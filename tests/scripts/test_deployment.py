@@ -154,6 +154,16 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_each_service_of_the_unit_has_folders_of_its_own() -> None:
+    """Its user is made up anew, and owns all of what is named: two services would take it from each other."""
+    lines = UNIT.read_text(encoding="utf-8").splitlines()
+    settings = [line for line in lines if re.match(r"(State|Cache)Directory=", line)]
+    assert settings == ["StateDirectory=rrl-tune/%i", "CacheDirectory=rrl-tune/%i"]
+    places = re.findall(r"/var/(?:lib|cache)/\S+", "\n".join(lines))
+    assert len(places) == 5
+    assert all(re.match(r"/var/(lib|cache)/rrl-tune/%i(/|$)", place) for place in places)
+
+
 def test_the_image_is_not_roots_and_watches() -> None:
     lines = DOCKERFILE.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith("USER ")] == ["USER 65532"]
@@ -178,6 +188,13 @@ def test_a_published_port_of_the_image_reaches_its_page() -> None:
     (exposed,) = [line.removeprefix("EXPOSE ") for line in lines if line.startswith("EXPOSE ")]
     told = dict(zip(command[1::2], command[2::2], strict=True))
     assert (told["--metrics-host"], told["--metrics-port"]) == ("0.0.0.0", exposed)
+
+
+def test_the_guides_container_has_time_to_put_what_is_safe_in_force() -> None:
+    (command,) = re.findall(r"^docker run (?:.*\\\n)*.*", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    (stop_timeout_s,) = re.findall(r"--stop-timeout (\d+)", command)
+    (pod,) = [each["spec"]["template"]["spec"] for each in objects() if each["kind"] == "StatefulSet"]
+    assert int(stop_timeout_s) == pod["terminationGracePeriodSeconds"]
 
 
 def test_hadolint_takes_the_image() -> None:
@@ -216,6 +233,12 @@ def test_the_side_car_has_the_least_rights() -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
     assert tuner["livenessProbe"]["httpGet"]["path"] == "/health"
+
+
+def test_clients_reach_the_server_whether_or_not_the_tuner_runs() -> None:
+    """A pod is ready once all of its containers are."""
+    (service,) = [each for each in objects() if each["kind"] == "Service"]
+    assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_who_may_call_the_model_may_not_change_it() -> None:
