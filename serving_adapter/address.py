@@ -86,6 +86,20 @@ class ServerAddress:
         here = {f"{LOCALHOST}:{self.port}"} if any(address.is_local for address in addresses) else set()
         return frozenset(here.union(address.canonical for address in addresses))
 
+    def several_addresses(self) -> list[str]:
+        """Those of one family that the host's name has, where there is more than one; none for this machine.
+
+        They may be several servers, of which each connection reaches any.
+        """
+        by_family: dict[int, set[str]] = {}
+        if not self.is_local:
+            with suppress(OSError, UnicodeError):
+                for family, *_, place in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+                    by_family.setdefault(family, set()).add(str(place[0]))
+        most = max(by_family.values(), key=len, default=set())
+        is_here = any(_is_own(address) for address in most)
+        return sorted(most) if len(most) > 1 and not is_here else []
+
 
 def canonical(text: str) -> str:
     """The canonical text of a target; what is no address, such as `simulation`, as it is."""

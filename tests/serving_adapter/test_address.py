@@ -11,6 +11,7 @@ import pytest
 from serving_adapter.address import ServerAddress, bracketed, canonical, is_loopback_only
 from serving_adapter.load.options import LoadOptions
 from serving_adapter.target import OpenInferenceTarget, TargetError
+from serving_adapter.target.open_inference.checks import notes_on_address
 
 
 @pytest.mark.parametrize(
@@ -142,3 +143,34 @@ def test_an_environment_with_proxies_leaves_loopback_alone(
     with pytest.raises(TargetError, match="speaks gRPC but does not know ServerMetadata"):
         target.connect()
     server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("found", "several"),
+    [
+        (["198.51.100.1", "198.51.100.2", "198.51.100.1"], ["198.51.100.1", "198.51.100.2"]),
+        (["198.51.100.1", "2001:db8::1"], []),  # one machine in both families
+        (["2001:db8::1", "198.51.100.1", "2001:db8::2"], ["2001:db8::1", "2001:db8::2"]),
+        (["127.0.0.1", "198.51.100.1"], []),  # of this machine
+        ([], []),
+    ],
+)
+def test_a_name_of_several_servers_is_told_from_one_with_an_address_in_each_family(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], several: list[str]
+) -> None:
+    ask = socket.getaddrinfo
+
+    def look_up(host: str, *given: object, **named: object) -> object:
+        if host != "triton":
+            return ask(host, *given, **named)  # type: ignore[arg-type]
+        if not found:
+            raise OSError("no such name")
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in found]
+        return [(family, 1, 6, "", (a, 8001)) for family, a in zip(families, found, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    address = ServerAddress.parse("triton:8001")
+    assert address.several_addresses() == several
+    told = notes_on_address(address)
+    assert len(told) == bool(several)
+    assert all("give the address of one" in note for note in told)

@@ -18,6 +18,7 @@ from collections.abc import Collection
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from serving_adapter.address import ServerAddress
 from serving_adapter.model_configuration import SERVER_NAME, knob_values
 from serving_adapter.target.error import IsEnsemble, TargetError
 from serving_adapter.target.open_inference.composition import is_ensemble
@@ -120,6 +121,17 @@ def notes(config: ModelConfig, server: str, ensembles: Collection[str] = ()) -> 
     if config.model_transaction_policy.decoupled:
         told.append(f"model {config.name!r} is decoupled: latencies go to the last response of a request")
     return told
+
+
+def notes_on_address(address: ServerAddress) -> list[str]:
+    """What a person should know of where the server is, one sentence each."""
+    if not (several := address.several_addresses()):
+        return []
+    return [
+        f"{address.host} has several addresses ({', '.join(several)}): if these are several servers, a "
+        "change reaches one of them, and a new connection may be to another; give the address of one, and "
+        "tune each by a run of its own"
+    ]
 
 
 def notes_on_counters(address: str, server: str, has_page: bool, has_statistics: bool) -> list[str]:

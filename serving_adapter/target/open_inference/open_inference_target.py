@@ -110,6 +110,7 @@ class OpenInferenceTarget(Target):
         if control:
             self._ensembles = None  # there may be others now
         self.notes = checks.notes(config, self.server, self.ensembles if control else ())
+        self.notes += checks.notes_on_address(_parsed(self.address))
         if counters:
             self._counters, notes = find_counters(
                 server, self.model, page, self.is_local, self.timeout_s, self._tls_ca, self.calls
