@@ -1,7 +1,16 @@
 """The default agent: it knows how a queue behaves, learns the server, and changes it where that pays.
 
-    belief   service times, drift, model error, arrivals to come      `rrl.belief`
-    rule     expected improvement net of regret and cost of change    `acquisition`
+    belief   S, A, ρ: what would configuration c cost?          `rrl.belief`
+    rule     c of the highest value(c), now in force: 0         `acquisition`
+
+| symbol | meaning |
+|---|---|
+| S | service times of a batch, by configuration, on the machine as it is now |
+| A | arrivals that may come |
+| ρ | what the queueing model gets wrong of each configuration |
+| R(c, A, S) | latencies of A under c, replayed through the queue |
+| cost(c) | the objective of R(c, A, S) · exp(ρ): a distribution, as S, A and ρ are unsure |
+| value(c) | H · EI(c) - E[cost(c) - cost(now)]⁺ - change(c) · (1 + P(worse)) |
 
 An interval goes through it in this order: `act` proposes, `update` lets the belief learn what was measured,
 and the rule compares the most promising configurations with the one in force. Two choices come before it
