@@ -149,11 +149,14 @@ class HostLoader:
 def _filled_from(
     stream: Any, header: WeightsHeader, placements: tuple[Placement, ...], file: ClientFile | None
 ) -> Weights:
+    """Reads the tensors, of a file that is whole and nothing else. Nothing is left behind if it fails."""
     weights = fill(stream, header, placements)
-    if file is not None and file.has_changed():
+    try:
+        if file is not None and file.has_changed():
+            raise StoreError("the file changed while it was read; open it again once it is written")
+        if stream.read(1):
+            raise ValueError("the file goes on behind its last tensor")
+    except BaseException:
         weights.close()
-        raise StoreError("the file changed while it was read; open it again once it is written")
-    if stream.read(1):
-        weights.close()
-        raise ValueError("the file goes on behind its last tensor")
+        raise
     return weights

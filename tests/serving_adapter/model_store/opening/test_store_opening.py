@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,17 @@ from serving_adapter.model_store.tiers.host_memory import tensor_bytes
 from tests.support.stores.running_store import PAGE
 from tests.support.stores.store_in_process import Gated, account, address, counters, value_of
 from tests.support.waiting import eventually
+
+
+class FailsAtItsEnd(io.BytesIO):
+    """A stream that gives all its bytes and then fails, as a connection that is cut does."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        if not data:
+            raise ConnectionResetError("cut")
+        return data
+
 
 # --- the state diagram -----------------------------------------------------------------------------
 
@@ -53,6 +65,24 @@ def test_a_miss_fills_every_tier_and_the_highest_that_has_it_answers(make_store,
                 await store.open(client, address("absent"))
             assert counters(store) == {"host": (1, 4), "disk": (1, 3), "remote": (2, 1)}
             assert store.references == client.leases == client.held_bytes == 0
+
+    asyncio.run(session())
+
+
+def test_a_stream_that_fails_behind_its_last_tensor_leaves_nothing(
+    make_store, repository, pages, monkeypatch, open_descriptors
+):
+    async def session():
+        async with make_store([repository.url]) as store:
+            (remote,) = store.repositories.remotes
+            monkeypatch.setattr(remote, "open", lambda _: FailsAtItsEnd(save(pages(3))))
+            descriptors = []
+            for _ in range(2):
+                with pytest.raises(StoreError, match="cut"):
+                    await store.open(account(), address("a"))
+                descriptors.append(open_descriptors())
+            assert descriptors[0] == descriptors[1]
+            assert (store.host.used_bytes, store.host.reserved_bytes) == (0, 0)
 
     asyncio.run(session())
 
