@@ -87,11 +87,15 @@ class CodingGroup:
         """Approximate outputs of the missing members; the group must be decodable.
 
         Members whose queries are lost beside much larger ones are left out: their outputs would be those of
-        the others' rounding. A thread may do it: outputs that come meanwhile count as missing.
+        the others' rounding. So are all where outputs differ in size, as those of a model may that was
+        described by an example. A thread may do it: outputs that come meanwhile count as missing.
         """
         outputs, parities = [member.outputs for member in self.members], list(self.parities)
-        swallowed = self._swallowed()
         names = next(parity for parity in parities if parity is not None).keys()
+        there = [tensors for tensors in (*outputs, *parities) if tensors is not None]
+        if any(len({tensors[name].shape[1:] for tensors in there}) > 1 for name in names):
+            return {}
+        swallowed = self._swallowed()
         decoded = {name: self._decode(name, outputs, parities) for name in names}
         return {
             member: {name: _first(member.rows, decoded[name][i]) for name in names}

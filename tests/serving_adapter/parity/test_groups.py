@@ -153,6 +153,24 @@ def test_a_query_that_a_much_larger_one_swallows_is_not_reconstructed(factor, is
         np.testing.assert_allclose(reconstructed[small]["y"], linear(small.queries["x"])["y"], rtol=1e-3)
 
 
+@pytest.mark.parametrize("items", [1, 2])
+@pytest.mark.parametrize("odd", ["member", "parity"])
+def test_nothing_is_reconstructed_from_outputs_of_unequal_sizes(odd, items):
+    """A size is described by an example, and an answer may disprove it."""
+    group = CodingGroup(2, 1)
+    known, missing = member(1), member(1, 2.0)
+    for each in (known, missing):
+        group.add(each)
+    outputs, parity = linear(known.queries["x"]), parity_outputs(group, 0)
+    width = MATRIX.shape[1]
+    shorter = {"y": np.ones((1, items, width), np.float32)}
+    longer = {"y": np.ones((1, 3, width), np.float32)}
+    known.outputs, group.parities[0] = (shorter, longer) if odd == "member" else (longer, shorter)
+    assert group.reconstruct() == {}
+    known.outputs, group.parities[0] = outputs, parity
+    assert set(group.reconstruct()) == {missing}
+
+
 def test_the_large_query_itself_is_reconstructed():
     group = CodingGroup(2, 1)
     small, large = member(1), member(1, 1e6)
