@@ -49,7 +49,7 @@ FULL_BATCHES_US = 200_000  # longer than it takes until any batch here is full
 PARITY, HEDGING, EQUAL, BACKUP = "parity", "hedging", "equal-resources", "approximate-backup"
 AS_IN_THE_PAPER = ("--late-percentile", 0, "--overflow", 0)
 HEDGED = ("--late-percentile", 80)
-"""The best of the percentiles that the table `mode` has hedging with."""
+"""Of the percentiles that the table `mode` has hedging with, 50 gains as much, and 95 less."""
 
 Fault = dict[str, Any]
 
