@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scripts.benchmarks.store.weight_files import MODELS, TABLE_3
 from scripts.kept_rows import Row
 
-HIT, MISS, IDEAL = "store hit", "store miss", "ideal"
+HIT, MISS, IDEAL = "store hit", "store miss", "ideal, own weights"
 CACHED, DISK = "torch.load, cached", "torch.load, disk"
 PEERS = (CACHED, DISK, "load_file, cached", "load_file, disk")
 REACH_IDEAL = 1.10

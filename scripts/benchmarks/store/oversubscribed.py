@@ -135,7 +135,7 @@ def _by_clients(
         load, served = connect(), []
         for model in sequence[number::clients]:
             if not cached:
-                forget(paths[model])
+                forget(paths[model], others_map_it=clients > 1)
             start_s = time.perf_counter()
             weights, where = load(paths[model])
             touch(weights.values())

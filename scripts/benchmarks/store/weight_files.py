@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,10 @@ CHUNK_BYTES = 16 * MIB
 MAX_WEIGHT = 0.02  # keeps the answers of the networks finite, and far from denormal numbers
 SPREAD = 1_000  # the largest weight of a synthetic model over its smallest
 SMALL_TENSOR_ITEMS = 256  # a bias, or a part of batch normalisation
+MAX_CACHED_SHARE = 0.01  # of a file that counts as forgotten
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -135,11 +141,35 @@ def write_pickled(weights: Path) -> Path:
     return pickled
 
 
-def forget(path: Path) -> None:
-    """Has the page cache forget a file, so that it is read from the disk."""
+def forget(path: Path, *, others_map_it: bool = False) -> None:
+    """Has the page cache forget a file, so that it is read from the disk.
+
+    RuntimeError where it stays in memory, as in a file system that has no disk. What others map stays, too.
+    """
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    share = cached_share(path)
+    if share > MAX_CACHED_SHARE and not others_map_it:
+        raise RuntimeError(
+            f"{path} stays in memory ({share:.0%} of it), so it cannot be read from the disk; name a folder "
+            "on a disk in TMPDIR"
+        )
+
+
+def cached_share(path: Path) -> float:
+    """Which share of a file's pages the page cache holds."""
+    if not path.stat().st_size:
+        return 0.0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        data = np.frombuffer(mapped, np.uint8)
+        pages = np.zeros(-(-len(data) // mmap.PAGESIZE), np.uint8)
+        failed = _libc.mincore(data.ctypes.data, len(data), pages.ctypes.data)
+        del data  # the map cannot be closed before
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot ask what is cached of {path}: {os.strerror(number)}")
+    return float((pages & 1).mean())
 
 
 def warm(path: Path) -> None:
