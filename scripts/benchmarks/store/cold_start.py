@@ -113,13 +113,19 @@ def run() -> dict[str, Any]:
         missing = [
             (number, way)
             for number in range(options.rounds_of(name))
-            for way in WAYS
+            for way in in_turn(number)
             if {"model": name, "round": number, "way": way} not in rows
         ]
         if missing:
             _measure(name, missing, rows)
     print_tables(rows)
     return result(rows) | {"commits": rows.commits}
+
+
+def in_turn(number: int) -> tuple[str, ...]:
+    """The ways in the order of a round: each begins with the next one."""
+    first = number % len(WAYS)
+    return WAYS[first:] + WAYS[:first]
 
 
 def _measure(name: str, missing: list[tuple[int, str]], rows: KeptRows) -> None:

@@ -133,6 +133,12 @@ def test_the_ideal_is_a_process_that_has_read_the_weights_itself(monkeypatch: py
     assert [(row["way"], row["load_ms"]) for row in rows] == [(IDEAL, 1000.0)]
 
 
+def test_each_way_is_the_first_of_a_round_in_turn() -> None:
+    ways = [cold_start.in_turn(number) for number in range(len(cold_start.WAYS))]
+    assert {each[0] for each in ways} == set(cold_start.WAYS)
+    assert all(sorted(each) == sorted(cold_start.WAYS) for each in ways)
+
+
 def test_the_models_of_a_run_go_from_the_smallest_to_the_largest() -> None:
     names = ColdStartOptions(all=True).names
     assert [MODELS[name].mib for name in names] == sorted(MODELS[name].mib for name in names)
