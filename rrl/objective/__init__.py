@@ -20,7 +20,6 @@ request did not keep a p95 limit. So fewest threads are counted only where at mo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from rrl.objective.latency import LeastResources, MeanLatency, StrictSLO
@@ -30,6 +29,7 @@ from rrl.objective.words import (
     MAX_LATE_SHARE,
     Objective,
     PredictedIntervals,
+    check_limit,
     latency_ms,
     slo_violated,
     with_failures,
@@ -80,8 +80,7 @@ OBJECTIVES = ("latency", "strict-slo", "least-resources", "throughput", "goodput
 
 def make_objective(name: str, slo_p95_ms: float | None) -> Objective:
     """The objective of that name; all but `latency` and `throughput` need the limit."""
-    if slo_p95_ms is not None and not 0 < slo_p95_ms < math.inf:
-        raise ValueError(f"the p95 limit must be a positive number of milliseconds, got {slo_p95_ms:g}")
+    check_limit(slo_p95_ms)
     if name in _WITHOUT_LIMIT:
         return _WITHOUT_LIMIT[name](slo_p95_ms)
     if name not in _WITHIN_LIMIT:

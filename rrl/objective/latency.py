@@ -9,7 +9,14 @@ import numpy as np
 
 from rrl.knobs import threads_of
 from rrl.measurement import Measurement
-from rrl.objective.words import MAX_LATE_SHARE, PredictedIntervals, latency_ms, slo_violated, with_failures
+from rrl.objective.words import (
+    MAX_LATE_SHARE,
+    PredictedIntervals,
+    check_limit,
+    latency_ms,
+    slo_violated,
+    with_failures,
+)
 from rrl.space import Configuration
 
 
@@ -19,6 +26,9 @@ class MeanLatency:
 
     slo_p95_ms: float | None = None
     unit = "ms"
+
+    def __post_init__(self) -> None:
+        check_limit(self.slo_p95_ms)
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         mean_ms = latency_ms(measurement, "mean_ms")
@@ -39,6 +49,9 @@ class StrictSLO:
 
     slo_p95_ms: float
     unit = "ms"
+
+    def __post_init__(self) -> None:
+        check_limit(self.slo_p95_ms)
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         p95_ms = latency_ms(measurement, "p95_ms")
@@ -63,6 +76,9 @@ class LeastResources:
     slo_p95_ms: float
     violation_threads: float = 1000.0
     unit = "threads"
+
+    def __post_init__(self) -> None:
+        check_limit(self.slo_p95_ms)
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         p95_ms = latency_ms(measurement, "p95_ms")

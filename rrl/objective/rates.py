@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rrl.measurement import Measurement
-from rrl.objective.words import PredictedIntervals, latency_ms, with_failures
+from rrl.objective.words import PredictedIntervals, check_limit, latency_ms, with_failures
 from rrl.space import Configuration
 
 PER_ANSWER = "ms an answer"  # the unit
@@ -52,6 +52,9 @@ class _ByRate(ABC):
 
     slo_p95_ms: float | None
     unit = PER_ANSWER
+
+    def __post_init__(self) -> None:
+        check_limit(self.slo_p95_ms)
 
     @abstractmethod
     def costs(self, of: PredictedIntervals) -> np.ndarray:

@@ -22,6 +22,12 @@ def with_failures(cost: Any, failure_share: Any) -> Any:
     return cost * (1.0 + FAILURE_WEIGHT * failure_share)
 
 
+def check_limit(slo_p95_ms: float | None) -> None:
+    """ValueError for a limit of the p95 that is no positive number."""
+    if slo_p95_ms is not None and not 0 < slo_p95_ms < math.inf:
+        raise ValueError(f"the p95 limit must be a positive number of milliseconds, got {slo_p95_ms:g}")
+
+
 class PredictedIntervals(NamedTuple):
     """What intervals are expected to bring; the arrays are broadcast together."""
 

@@ -164,6 +164,9 @@ def test_an_unsure_p95_costs_what_intervals_cost_on_average(objective: Objective
 def test_a_limit_that_is_no_positive_number_is_refused(limit_ms: float) -> None:
     with pytest.raises(ValueError, match="must be a positive number of milliseconds"):
         make_objective("latency", limit_ms)
+    for objective in (MeanLatency, StrictSLO, LeastResources, Throughput, Goodput, Capacity):
+        with pytest.raises(ValueError, match="must be a positive number of milliseconds"):
+            objective(limit_ms)
 
 
 @pytest.mark.parametrize(
