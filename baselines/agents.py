@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
+from inspect import isabstract, signature
 from typing import Any, Literal, Protocol
 
 from baselines.installed_agents import installed_agents
@@ -83,8 +83,25 @@ class AgentEntry:
             offered["settings"] = settings
         make = self._load_class(self.joint if self.joint and is_joint(task.space) else self.agent)
         wanted = signature(make).parameters
-        agent: Agent = make(**{name: v for name, v in offered.items() if name in wanted}, **self.arguments)
+        given = {name: v for name, v in offered.items() if name in wanted} | dict(self.arguments)
+        self._check_contract(make, given)
+        agent = make(**given)
+        if not isinstance(agent, Agent):
+            raise ValueError(f"{self.agent} of {self.origin} is no subclass of rrl.Agent: make it one")
         return agent
+
+    def _check_contract(self, make: Any, given: Mapping[str, object]) -> None:
+        """ValueError for a class that lacks a method of every agent, or asks for what no agent is given."""
+        if isabstract(make):
+            lacking = ", ".join(sorted(make.__abstractmethods__))
+            raise ValueError(f"{self.agent} of {self.origin} lacks the method {lacking} of every rrl.Agent")
+        try:
+            signature(make).bind(**given)
+        except TypeError as error:
+            raise ValueError(
+                f"{self.agent} of {self.origin} cannot be made ({error}): an agent is given what it names of "
+                "task, space, seed and background_training"
+            ) from error
 
     def _load_class(self, path: str) -> Any:
         try:

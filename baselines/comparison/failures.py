@@ -69,7 +69,7 @@ class AttemptJob(FiledJob):
     def work(self, brought: list[Landscape]) -> np.ndarray | FailedRun:
         try:
             return self.run.work(brought)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # An agent may call sys.exit.
             if _lacks_package(error):
                 raise
             cause = (error.__cause__ if isinstance(error, FaultInRun) else None) or error

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import baselines
@@ -20,7 +21,8 @@ from baselines import (
     needs_of,
     typical_decide_ms,
 )
-from rrl.agent import Agent
+from baselines.agents import AgentEntry
+from rrl.agent import Agent, Task, Transition
 from rrl.agent_names import FORMER_NAMES, present_name
 from rrl.testing import full_task
 
@@ -107,3 +109,47 @@ def test_naming_the_agents_imports_none_of_them() -> None:
     project = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+class TwoMethods:
+    """What could be an agent, and says so nowhere."""
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return np.zeros(1, dtype=np.int64)
+
+    def update(self, transition: Transition) -> None:
+        pass
+
+
+class LearnsNothing(Agent):
+    """Lacks a method."""
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return np.zeros(1, dtype=np.int64)
+
+
+class AsksForMore(LearnsNothing):
+    """Asks for what no agent is given."""
+
+    def __init__(self, task: Task, patience: int) -> None:
+        pass
+
+    def update(self, transition: Transition) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (TwoMethods, "TwoMethods of mine 1.0 is no subclass of rrl.Agent"),
+        (LearnsNothing, "LearnsNothing of mine 1.0 lacks the method update of every rrl.Agent"),
+        (
+            AsksForMore,
+            r"AsksForMore of mine 1.0 cannot be made \(missing a required argument: 'patience'\): an",
+        ),
+    ],
+)
+def test_a_class_that_is_no_agent_is_refused_in_a_sentence(of: type, message: str) -> None:
+    entry = AgentEntry(f"{__name__}:{of.__name__}", "", "", 1.0, origin="mine 1.0")
+    with pytest.raises(ValueError, match=message):
+        entry(full_task(), 0)

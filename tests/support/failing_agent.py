@@ -18,4 +18,11 @@ class FailsToAct(Agent):
         pass
 
 
+class ExitsToAct(FailsToAct):
+    """Ends its program, as scripts do."""
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        raise SystemExit("an agent's own end")
+
+
 FAILING = AgentEntry(f"{__name__}:{FailsToAct.__name__}", "fails at its first decision", "", 0.1)

@@ -22,7 +22,7 @@ from envs.scenarios.families import SLOWDOWN_AT, family_cores
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.queueing.kernels import replayed_ms
 from rrl.queueing.machine import Machine
-from tests.support.failing_agent import FailsToAct
+from tests.support.failing_agent import ExitsToAct, FailsToAct
 from tests.support.in_this_process import InThisProcess
 
 SMALL = "instances=1:3,intra_op_threads=1,2,4"
@@ -309,6 +309,19 @@ def test_a_run_that_fails_leaves_the_others_and_its_agent_out_of_the_table(tmp_p
     assert [text.split(":")[0] for text in again.done] == ["mine on family-0, seed 1"]
     assert set(table["agent"]) == {"mine", "random"}
     assert not list(own.glob("*.txt"))
+
+
+def test_an_agent_that_ends_its_program_ends_its_run_alone(tmp_path: Path) -> None:
+    def make(task: Task, seed: int, background_training: bool = False) -> Agent:
+        return ExitsToAct()
+
+    of = settings("mine", "random", decisions=3)
+    with pytest.raises(
+        RunsFailed, match=r"1 of 1 runs of mine failed \(SystemExit: an agent's own end"
+    ) as caught:
+        run_comparison(of, tmp_path, 1, {"mine": make}, Silent(), executor=InThisProcess())
+    assert caught.value.whole is not None
+    assert set(caught.value.whole["agent"]) == {"random"}
 
 
 def test_an_agent_that_cannot_act_on_a_later_machine_fails_there_alone(tmp_path: Path) -> None:
