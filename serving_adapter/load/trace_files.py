@@ -69,6 +69,10 @@ def read_trace(
     of a trace of counts, the rate kept; the clock of timestamps is what their rate sets. `bin_s` and
     `time_unit` are what the file does not tell. ValueError, in one sentence, where nothing can be replayed.
     """
+    if bin_s is not None and not 0 < bin_s < np.inf:
+        raise ValueError(f"the length of a trace's bins must be above 0 s, got {bin_s:g}")
+    if time_unit not in (None, *UNITS_S):
+        raise ValueError(f"the unit of a trace's moments is one of {', '.join(UNITS_S)}, got {time_unit!r}")
     trace = _as_recorded(path, bin_s, time_unit)
     if not 0 <= offset_s < (trace.duration_s or np.inf):
         raise ValueError(f"{path}: the offset must be within its {trace.duration_s:g} s, got {offset_s:g} s")
@@ -87,6 +91,8 @@ def replayed(path: Path, trace: AnyTrace, rate_per_s: float | None, speed_up: fl
         if not 0 < speed_up < np.inf:
             raise ValueError(f"the speed-up of a trace must be above 0, got {speed_up:g}")
         trace = trace.sped_up(speed_up)
+    if rate_per_s is not None and not 0 < rate_per_s < np.inf:
+        raise ValueError(f"the rate of a trace must be above 0, got {rate_per_s:g}")
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)
 
 

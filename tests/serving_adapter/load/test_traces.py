@@ -241,6 +241,13 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
         make_arrivals(str(tmp_path / "missing.csv"), 1.0)
     with pytest.raises(ValueError, match="whose clock the rate sets"):
         read_trace(written(tmp_path, "t_s\n0\n1\n"), 2.0, speed_up=2.0)
+    for rate_per_s in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="rate of a trace must be above 0, got"):
+            read_trace(counts, rate_per_s)
+        with pytest.raises(ValueError, match="length of a trace's bins must be above 0 s, got"):
+            read_trace(written(tmp_path, "requests\n5\n6\n"), bin_s=rate_per_s)
+    with pytest.raises(ValueError, match="moments is one of ns, us, ms, s, got 'minutes'"):
+        read_trace(written(tmp_path, "time\n0\n1\n"), time_unit="minutes")
 
 
 @pytest.mark.parametrize(
