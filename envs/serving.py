@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +27,18 @@ def observation_space_of(space: ConfigurationSpace) -> spaces.Box:
     """What is observed of an interval under a configuration of the space."""
     size = len(OBSERVATION_FIELDS) + len(space.knobs)
     return spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
+
+
+def known_options(options: Mapping[str, Any] | None, *known: str) -> dict[str, Any]:
+    """The options of a `reset`; ValueError for any that it does not know, such as one misspelt."""
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError(
+            f"options must be a dictionary, which may hold {' and '.join(known)}, got {options!r}"
+        )
+    unknown = [str(name) for name in options or () if name not in known]
+    if unknown:
+        raise ValueError(f"unknown options {', '.join(unknown)}; reset takes {' and '.join(known)}")
+    return dict(options or {})
 
 
 class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
@@ -142,7 +155,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self, *, seed: Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=None if seed is None else whole_seed(seed, below=None))
-        configuration = (options or {}).get("configuration")
+        configuration = known_options(options, "configuration").get("configuration")
         number = self.start if configuration is None else self.space.number(configuration)
         self._begin_episode(number)
         interval = self.run(number)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.arrival_chunks import ArrivalChunks
 from envs.serving import ServingEnv
 from envs.simulated_measurement import measurement_of
 from rrl.interval import MeasuredInterval, Watch
@@ -37,6 +38,7 @@ class SimulatedServing(ServingEnv):
     A `ServingEnv` whose server is simulated: a queue (first come, first served), a batcher, and the workers
     of a machine, which is a table of service times. A step takes some tens of microseconds. What waits or is
     in service at an interval's end is carried into the next, and with it the consequences of a bad choice.
+    A copy (`copy.deepcopy`, `pickle`) goes on as the environment itself would.
 
     ## Action Space
 
@@ -118,6 +120,17 @@ class SimulatedServing(ServingEnv):
         slowdown: tuple[int, float] | None = None,
     ) -> None:
         grid = ConfigurationSpace.parse(space) if isinstance(space, str) else space
+        _check_kind("space", grid, "a ConfigurationSpace, or a text such as 'instances=1:4'", "knobs")
+        if isinstance(arrivals, int | float | np.integer | np.floating):
+            arrivals = Poisson(float(arrivals))
+        _check_kind("arrivals", arrivals, "a number per second, or Arrivals such as Poisson(14.0)", "times_s")
+        objective = MeanLatency() if objective is None else objective
+        _check_kind("objective", objective, "an Objective such as MeanLatency()", "cost", "unit")
+        if sizes is not None:
+            _check_kind("sizes", sizes, "Sizes such as LognormalSizes(32, 0.6)", "sample")
+        for name, count in (("requests_per_interval", requests_per_interval), ("cores", cores)):
+            if not isinstance(count, int | np.integer):
+                raise ValueError(f"{name} must be a whole number, got {count!r}")
         if interval_s is not None and not 0 < interval_s < math.inf:
             raise ValueError(f"interval_s must be a positive number of seconds, got {interval_s:g}")
         if not 0 < size_of_table < math.inf:
@@ -132,12 +145,8 @@ class SimulatedServing(ServingEnv):
         check_covered(grid, self.machine)
         default = {"instances": 1, "intra_op_threads": cores}
         nearest = grid.nearest({name: default.get(name, name != "max_queue_delay_us") for name in grid.names})
-        super().__init__(grid, objective or MeanLatency(), nearest if start is None else grid.number(start))
-        self.arrivals = (
-            Poisson(float(arrivals))
-            if isinstance(arrivals, int | float | np.integer | np.floating)
-            else arrivals
-        )
+        super().__init__(grid, objective, nearest if start is None else grid.number(start))
+        self.arrivals = arrivals
         self.requests_per_interval = requests_per_interval
         self.interval_s = interval_s
         self.sizes = sizes
@@ -157,7 +166,7 @@ class SimulatedServing(ServingEnv):
 
     def _begin(self, number: int) -> None:
         arrivals_rng, self._sizes_rng, variation_rng = self.np_random.spawn(3)
-        self._stream = _ArrivalStream(self.arrivals.times_s(arrivals_rng))
+        self._stream = _ArrivalStream(ArrivalChunks(self.arrivals, arrivals_rng))
         if self._workload_ended():
             raise ValueError("the arrival process yields no arrivals; give one with at least one request")
         self._simulation = self._empty_server(lognormal_factors(self.service_variation, variation_rng))
@@ -236,6 +245,12 @@ class SimulatedServing(ServingEnv):
 
     def _workload_ended(self) -> bool:
         return self._stream.time_s(0) == math.inf
+
+
+def _check_kind(name: str, given: object, expected: str, *has: str) -> None:
+    """ValueError for an argument without what the environment asks of it; a class is no object of it."""
+    if isinstance(given, type) or not all(hasattr(given, each) for each in has):
+        raise ValueError(f"{name} must be {expected}, got {given!r}")
 
 
 def check_slowdown(slowdown: tuple[int, float] | None) -> None:

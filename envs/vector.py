@@ -14,7 +14,9 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.arrival_chunks import ArrivalChunks
 from envs.arrival_streams import ArrivalStreams
+from envs.serving import known_options
 from envs.simulated import SimulatedServing, lognormal_factors
 from envs.simulated_servers import SimulatedServers
 from rrl.agent import OBSERVATION_LIMIT
@@ -93,7 +95,7 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: Seed | Sequence[Seed] = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        chosen = dict(options or {})
+        chosen = known_options(options, "configuration", "reset_mask")
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, bool)))
         if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
             raise ValueError(f"reset_mask must be {self.num_envs} booleans, at least one of them true")
@@ -113,7 +115,9 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             raise gym.error.ResetNeeded("call reset() before step(): no configuration is in force yet")
         if (self._ended & (self._decision == 0)).any():
             raise gym.error.ResetNeeded("the workload ran out within the first interval: give a longer one")
-        numbers = np.ravel_multi_index(tuple(np.asarray(actions).T), self._one.space.shape)
+        numbers = self._one.space.numbers_of_actions(actions)
+        if len(numbers) != self.num_envs:
+            raise ValueError(f"give {self.num_envs} actions, one for each environment, got {len(numbers)}")
         begins = self._ended.copy()
         for e in np.flatnonzero(begins).tolist():
             self._begin(e, None)
@@ -151,7 +155,7 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if seed is not None:
             self._random[e] = seeding.np_random(seed)
         arrivals_rng, self._size_rngs[e], variation_rng = self._random[e][0].spawn(3)
-        self._arrivals.begin(e, one.arrivals.times_s(arrivals_rng))
+        self._arrivals.begin(e, ArrivalChunks(one.arrivals, arrivals_rng))
         if self._arrivals.ended(e):
             raise ValueError("the arrival process yields no arrivals; give one with at least one request")
         self._servers.empty(e, lognormal_factors(one.service_variation, variation_rng))

@@ -166,7 +166,28 @@ class ConfigurationSpace:
         return self.features[number]
 
     def number_of_action(self, action: np.ndarray) -> int:
-        return int(np.ravel_multi_index(tuple(int(a) for a in action), self.shape))
+        """The number of the configuration of an action; ValueError for what is no action of the space."""
+        try:
+            index = tuple(int(each) for each in action)
+            if index == tuple(action):
+                return int(np.ravel_multi_index(index, self.shape))
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise ValueError(self._no_action(action))
+
+    def numbers_of_actions(self, actions: np.ndarray) -> np.ndarray:
+        """(n,) the numbers of n actions, (n, knobs); ValueError for what are no actions of the space."""
+        given = np.asarray(actions)
+        if given.ndim == 2 and given.shape[1] == len(self.shape) and given.dtype.kind in "biuf":
+            inside = (given >= 0) & (given < self.shape)
+            if inside.all() and (given == given.astype(np.int64)).all():
+                return np.ravel_multi_index(tuple(given.astype(np.int64).T), self.shape)
+        raise ValueError(f"give a row for each environment; {self._no_action(actions)}")
+
+    def _no_action(self, given: object) -> str:
+        shown = " ".join(repr(given).split())[:200]
+        ends = ", ".join(f"{knob.name} 0 to {len(knob.values) - 1}" for knob in self.knobs)
+        return f"an action holds the whole number of each knob's value ({ends}), got {shown}"
 
     def distances(self, number: int) -> np.ndarray:
         """(size,) float: Euclidean distance of every configuration from this one, in index space."""
@@ -184,10 +205,14 @@ class ConfigurationSpace:
 
 
 def _check_names(configuration: Configuration, names: tuple[str, ...]) -> None:
-    if set(configuration) != set(names):
+    if not isinstance(configuration, Mapping):
         raise ValueError(
-            f"expected a value for each of {', '.join(names)}, got {', '.join(configuration) or 'none'}"
+            f"a configuration is a dictionary with a value for each of {', '.join(names)}, "
+            f"got {configuration!r}"
         )
+    if set(configuration) != set(names):
+        got = ", ".join(map(str, configuration)) or "none"
+        raise ValueError(f"expected a value for each of {', '.join(names)}, got {got}")
 
 
 def _integers(text: str, name: str) -> list[int]:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rrl.seeding import whole_seed
 from rrl.space import Configuration
 from serving_adapter.whole_files import written_whole
 
@@ -130,7 +131,7 @@ class Machine:
                 "work_s and cores must be positive and roughness not negative, "
                 f"got {work_s:g}, {cores}, {roughness:g}"
             )
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(whole_seed(seed, below=None))
         sigma, phi, omega, mu = rng.uniform([0.05, 0.2, 1.0, 0.2], [0.25, 0.7, 1.3, 1.0])
         axes = [np.asarray(axis) for axis in (inter_op_threads, intra_op_threads, busy_instances, batch_size)]
         i, a, n, b = np.meshgrid(*(axis.astype(float) for axis in axes), indexing="ij")

@@ -346,12 +346,36 @@ def test_objectives_set_the_reward() -> None:
         ({"size_of_table": 0.0}, "size_of_table"),
         ({"start": {"instances": 2}}, "expected a value for each"),
         ({"arrivals": -1.0}, "rate_per_s"),
+        ({"arrivals": "poisson"}, "arrivals must be a number per second, or Arrivals"),
+        ({"arrivals": [1.0, 2.0]}, "arrivals must be"),
         ({"machine": "no-such.npz"}, "no machine file"),
+        ({"machine": -1}, "a seed must be a whole number from 0 up"),
+        ({"space": {"instances": [1, 2]}}, "space must be a ConfigurationSpace, or a text"),
+        ({"objective": "latency"}, r"objective must be an Objective such as MeanLatency\(\), got 'latency'"),
+        ({"objective": StrictSLO}, "objective must be"),
+        ({"sizes": "fixed:3"}, "sizes must be Sizes"),
+        ({"requests_per_interval": 2.5}, "requests_per_interval must be a whole number, got 2.5"),
+        ({"cores": math.nan}, "cores must be a whole number"),
+        ({"start": 3}, "a configuration is a dictionary with a value for each of"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_sentence(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SimulatedServing(**settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config": {"instances": 1}}, "unknown options config; reset takes configuration"),
+        ([1], "options must be a dictionary"),
+        ({"configuration": 5}, "a configuration is a dictionary"),
+        ({"configuration": [1, 2]}, "a configuration is a dictionary"),
+    ],
+)
+def test_options_that_reset_does_not_know_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SimulatedServing(space="instances=1:4").reset(options=options)
 
 
 def test_a_unit_of_nodes_is_as_fast_as_its_table_and_keeps_all_its_nodes_busy() -> None:

@@ -175,5 +175,30 @@ def test_wrong_use_is_refused_in_one_sentence() -> None:
         with pytest.raises(ValueError, match="reset_mask must be 2 booleans"):
             env.reset(options={"reset_mask": mask})
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="invalid entry"):
+    with pytest.raises(ValueError, match=r"inter_op_threads 0 to 9.*, got array"):
         env.step(np.full((2, 3), 10))
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros(1, int), "give a row for each environment"),
+        (np.zeros((1, 1), int), "give 3 actions, one for each environment, got 1"),
+        (np.zeros((3, 2), int), "give a row for each environment"),
+        (np.full((3, 1), 4), "instances 0 to 3"),
+        (np.full((3, 1), -1), "instances 0 to 3"),
+        (np.full((3, 1), 0.5), "whole number of each knob's value"),
+        (np.full((3, 1), np.nan), "whole number of each knob's value"),
+        (None, "give a row for each environment"),
+    ],
+)
+def test_what_is_no_action_of_each_environment_is_refused(actions: Any, message: str) -> None:
+    servers = SimulatedServingVector(num_envs=3, space="instances=1:4")
+    servers.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        servers.step(actions)
+
+
+def test_options_that_reset_does_not_know_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown options config; reset takes configuration and reset_mask"):
+        SimulatedServingVector(num_envs=2).reset(options={"config": {}})
