@@ -30,6 +30,7 @@ import torch
 from rrl.region.ftrl import FTRL
 from rrl.seeding import Seed, whole_seed
 
+MAX_SAMPLES = 50_000  # the newest, which are trained on; some 6 MB
 LOAD_FACTOR = 4.0
 """Loads between 1/4 and 4 times the first one seen have a feature in [0, 1]."""
 
@@ -73,7 +74,7 @@ class TrainingRound(NamedTuple):
 
 
 class LatencyEstimator:
-    """Predicts the cost of a configuration at a load from all samples so far."""
+    """Predicts the cost of a configuration at a load from the samples so far, the newest `MAX_SAMPLES`."""
 
     def __init__(self, knobs: int, settings: EstimatorSettings, seed: Seed) -> None:
         seed = whole_seed(seed)
@@ -81,7 +82,7 @@ class LatencyEstimator:
         self._widths = (1 + knobs, *settings.hidden, 1)
         self._rng = np.random.default_rng(seed)  # only training draws from it
         self._torch_rng = torch.Generator().manual_seed(seed)
-        self._samples: list[tuple[np.ndarray, float]] = []  # features and target; it only grows
+        self._samples: list[tuple[np.ndarray, float]] = []  # features and target, oldest first
         self._first_rate_per_s = math.nan
         self._first_cost = math.nan
         self._weights = self._new_weights()  # all layers in one vector, so that one optimiser step does
@@ -100,6 +101,7 @@ class LatencyEstimator:
             self._first_rate_per_s, self._first_cost = rate_per_s, cost
         target = math.log(cost / self._first_cost) if self.settings.target == "log" else cost
         self._samples.append((self._features(rate_per_s, knob_features[None])[0], target))
+        del self._samples[:-MAX_SAMPLES]
 
     def estimate(self, rate_per_s: float, knob_features: np.ndarray) -> np.ndarray:
         """(n,) costs of the configurations with these (n, knobs) features. The network must be trained."""
@@ -110,7 +112,7 @@ class LatencyEstimator:
         return result
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> TrainingRound:
-        """Trains one round on all samples so far. `stop` is asked at every step, and ends it unpublished."""
+        """Trains one round on the samples so far. `stop` is asked at every step, and ends it unpublished."""
         samples = list(self._samples)
         x = torch.from_numpy(np.stack([features for features, _ in samples]).astype(np.float32))
         y = torch.tensor([target for _, target in samples], dtype=torch.float32)

@@ -10,6 +10,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from rrl.region import estimator as estimator_module
 from rrl.region.estimator import BackgroundTraining, EstimatorSettings, InlineTraining, LatencyEstimator
 from rrl.region.q_learning import RELEASED_EXACT
 from rrl.space import ConfigurationSpace
@@ -94,6 +95,18 @@ def test_estimates_are_those_of_the_last_finished_round() -> None:
     estimator.train(stop_after_three)
     np.testing.assert_array_equal(during, [before] * 4)
     np.testing.assert_array_equal(estimator.estimate(40.0, SPACE.features), before)
+
+
+def test_the_newest_samples_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what is remembered of a long run has an end, and what a machine was long ago is forgotten."""
+    monkeypatch.setattr(estimator_module, "MAX_SAMPLES", 12)
+    estimator = estimator_with_samples(EstimatorSettings(max_steps=400))
+    for number in range(12):
+        estimator.add(40.0, SPACE.features[number], 3.0 * true_cost(number, 40.0))
+    assert len(estimator) == 12
+    assert estimator.train().samples == 12
+    expected = [3.0 * true_cost(number, 40.0) for number in range(12)]
+    assert np.abs(np.log(estimator.estimate(40.0, SPACE.features[:12]) / expected)).max() < 0.3
 
 
 def test_far_loads_and_costs_stay_finite() -> None:
