@@ -30,6 +30,8 @@ MAX_PLAUSIBLE = 8
 MANY_ENTRIES = 60
 # Added to variances, so that entries that go together can be drawn together.
 JITTER = 1e-6
+# Of a table with more entries, so many are drawn together, and then each other one given those.
+MAX_DRAWN_TOGETHER = 2000
 # Covariances with so many entries are kept: those seen, under both disciplines.
 MAX_ROWS = 2 * MAX_ENTRIES
 
@@ -152,14 +154,28 @@ class ServiceTimePosterior:
 
     def _drawn(self, k: int, count: int, rng: np.random.Generator, inflation: float) -> np.ndarray:
         """(count, P) ln S under the k-th of the plausible hypotheses."""
-        fit = self._fits[k]
-        own = self._terms[fit.hypothesis].factor
-        covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis)
-        covariance += fit.hypothesis.own_sd**2 * np.eye(len(own))
-        v = cholesky.half_solved(fit.cholesky, self._shared(fit, np.arange(len(own))))
+        fit, size = self._fits[k], len(self._points)
+        few = np.linspace(0, size - 1, min(size, MAX_DRAWN_TOGETHER)).round().astype(int)
+        own = self._terms[fit.hypothesis].factor[few]
+        covariance = own @ own.T + process.prior_covariance(self._points[few], fit.hypothesis)
+        covariance += fit.hypothesis.own_sd**2 * np.eye(len(few))
+        v = cholesky.half_solved(fit.cholesky, self._shared(fit, few))
         covariance -= v.T @ v
-        factor = cholesky.factored(covariance + JITTER * np.eye(len(own)))
-        deviations = factor @ rng.standard_normal((len(own), count))
+        lower = cholesky.factored(covariance + JITTER * np.eye(len(few)))
+        normal = rng.standard_normal((len(few), count))
+        deviations = np.empty((size, count))
+        deviations[few] = lower @ normal
+        others = np.setdiff1d(np.arange(size), few)
+        for begin in range(0, len(others), MAX_DRAWN_TOGETHER):
+            some = others[begin : begin + MAX_DRAWN_TOGETHER]
+            theirs = self._terms[fit.hypothesis].factor[some]
+            both = own @ theirs.T
+            both += process.prior_covariance(self._points[few], fit.hypothesis, self._points[some])
+            both -= v.T @ cholesky.half_solved(fit.cholesky, self._shared(fit, some))
+            weights = cholesky.half_solved(lower, both)
+            left = np.maximum(self._variances(fit, some, None) - (weights**2).sum(axis=0), 0.0)
+            apart = np.sqrt(left)[:, None] * rng.standard_normal((len(some), count))
+            deviations[some] = weights.T @ normal + apart
         return np.asarray(self._means[k] + inflation * deviations.T)
 
     def _expected_given(self, fits: Sequence[Fit]) -> np.ndarray:

@@ -147,8 +147,11 @@ def crowding(points: np.ndarray, point: np.ndarray) -> np.ndarray:
     return result
 
 
-def prior_covariance(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
-    """(P, P) of f + χ·h."""
+def prior_covariance(
+    points: np.ndarray, hypothesis: Hypothesis, others: np.ndarray | None = None
+) -> np.ndarray:
+    """(P, others) of f + χ·h between these points and others; None: and one another."""
     field, crowds = hypothesis.field**2, hypothesis.crowding
-    columns = [field * smooth(points, point) + crowds * crowding(points, point) for point in points]
+    others = points if others is None else others
+    columns = [field * smooth(points, point) + crowds * crowding(points, point) for point in others]
     return np.stack(columns, axis=1)

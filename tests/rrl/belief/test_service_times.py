@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.scenarios.families import family_cores, family_machine
-from rrl.belief import remembered, service_time_posterior, service_times
+from rrl.belief import cholesky, remembered, service_time_posterior, service_times
 from rrl.belief.learned_prior import shipped
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import ServiceTimes
@@ -208,6 +208,32 @@ def test_draws_scatter_as_the_standard_deviations_say() -> None:
         table = np.ravel_multi_index(SPACE.indices[number][[1, 2, 0]], model.table.shape[2:5])
         found = drawn[:, table, knobs["instances"] - 1, 0].std()
         assert found == pytest.approx(sd(model, number), rel=0.3, abs=0.01)
+
+
+def test_a_large_table_is_drawn_by_parts_that_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry scatters as it would, those that are alike go together, and no matrix is of all entries."""
+    model = taught(ServiceTimeModel(SPACE, family_cores(2)), family_machine(2), [(CENTRE, 1.0), (0, 1.0)])
+    entries = [
+        model.table.entries(SPACE.configuration(number), 1)[0] for number in (CENTRE, CENTRE + 1, 60, 61)
+    ]
+    together = np.log(model.draws(4000, np.random.default_rng(0)))
+    sizes: list[int] = []
+    factored = cholesky.factored
+
+    def noted(matrix: np.ndarray) -> np.ndarray:
+        sizes.append(len(matrix))
+        return factored(matrix)
+
+    monkeypatch.setattr(cholesky, "factored", noted)
+    monkeypatch.setattr(service_time_posterior, "MAX_DRAWN_TOGETHER", 60)
+    by_parts = np.log(model.draws(4000, np.random.default_rng(0)))
+    assert set(sizes) == {60}
+    assert len(model.log_times) > 200
+    where = [np.argwhere(model.table._number.reshape(-1, 5, 1) == entry)[0] for entry in entries]
+    of_each = [np.stack([drawn[:, a, n, b] for a, n, b in where]) for drawn in (together, by_parts)]
+    exact, found = (np.cov(each) for each in of_each)
+    np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=0.15)
+    np.testing.assert_allclose(np.corrcoef(of_each[1]), np.corrcoef(of_each[0]), atol=0.15)
 
 
 def test_batch_sizes_between_those_of_the_table_are_told_apart() -> None:
