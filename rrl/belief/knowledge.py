@@ -26,7 +26,7 @@ from rrl.belief import telemetry
 from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
 from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
-from rrl.belief.load.forecast import LoadForecast, items_per_request
+from rrl.belief.load.forecast import MAX_REQUESTS_OF_ONE, LoadForecast, items_per_request
 from rrl.belief.load.offered import offered_load
 from rrl.belief.model_error import ERROR_LIMIT, ReplayError
 from rrl.belief.remembered import USUAL_INTERVALS
@@ -34,7 +34,7 @@ from rrl.belief.replay import Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective
-from rrl.queueing.windows import Windows, as_windows
+from rrl.queueing.windows import Windows, as_windows, shortened
 from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace, with_fixed
 
@@ -288,8 +288,12 @@ class Knowledge:
         return [self._as_seen(measurement, rng) for _ in range(1 if certain else UNCERTAIN_STRETCHES)]
 
     def _as_seen(self, measurement: Measurement, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """The arrivals of an interval, behind what waited when it began, and its length."""
+        """The arrivals of an interval, behind what waited when it began, and its length.
+
+        Too many to replay are shortened.
+        """
         offsets_s = self.forecast.offsets_s(measurement, rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
         waiting = round(waiting * items_per_request(measurement, self.forecast.items_per_request))
-        return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s
+        offsets_s = np.concatenate([np.zeros(waiting), offsets_s])
+        return shortened(offsets_s, measurement.duration_s, MAX_REQUESTS_OF_ONE)

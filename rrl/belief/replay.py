@@ -30,10 +30,12 @@ from rrl.queueing import interference
 from rrl.queueing.closed_loop import closed_loop_ms
 from rrl.queueing.kernels import Candidates, replayed_ms
 from rrl.queueing.serving_units import unit_loads, units_fit
-from rrl.queueing.windows import Windows, as_windows, stretches_of
+from rrl.queueing.windows import Windows, as_windows, shortened, stretches_of
 from rrl.space import ConfigurationSpace
 
 SCREENING_REQUESTS = 200
+# Of a stretch with more, a shorter one is screened by.
+MAX_SCREENING_REQUESTS = 10_000
 # Answers of a closed loop that are simulated, at least, and for each of its clients.
 LEAST_ANSWERS, ANSWERS_A_CLIENT = 200, 4
 _VARIATION_DRAWS = 1021  # service-time factors, used in turn
@@ -212,7 +214,10 @@ def _of_all(latency_ms: np.ndarray, completions: np.ndarray) -> np.ndarray:
 
 
 def _typical(windows: Windows) -> Windows:
-    """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests."""
+    """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests.
+
+    There is at least one of those that go together, with at most `MAX_SCREENING_REQUESTS` in each stretch.
+    """
     firsts = np.arange(0, len(windows.edge_s) - 1, windows.together)
     ends = np.minimum(firsts + windows.together, len(windows.edge_s) - 1)
     requests = windows.bounds[ends] - windows.bounds[firsts]
@@ -223,4 +228,5 @@ def _typical(windows: Windows) -> Windows:
     middles = (np.arange(count) + 0.5) / count
     groups = np.unique(by_load[np.minimum(np.searchsorted(below, middles), len(by_load) - 1)])
     kept = np.concatenate([np.arange(firsts[k], ends[k]) for k in groups])
-    return as_windows(stretches_of(windows, kept), windows.together, windows.slowness[kept])
+    stretches = [shortened(*each, MAX_SCREENING_REQUESTS) for each in stretches_of(windows, kept)]
+    return as_windows(stretches, windows.together, windows.slowness[kept])

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+SLICES = 64  # of a stretch that is made shorter, of each of which a part is kept
+
 
 class Windows(NamedTuple):
     """Stretches of arrivals, one after the other, of any length each."""
@@ -41,3 +43,21 @@ def stretches_of(windows: Windows, kept: np.ndarray) -> list[tuple[np.ndarray, f
         (windows.arrival_s[bounds[k] : bounds[k + 1]] - edge_s[k], float(edge_s[k + 1] - edge_s[k]))
         for k in kept.tolist()
     ]
+
+
+def shortened(offsets_s: np.ndarray, duration_s: float, most: int) -> tuple[np.ndarray, float]:
+    """Offsets and duration of a stretch of at most so many requests that is like this one.
+
+    Of each slice of time the same share is kept, from its first request on. So requests come at the same
+    rates for a shorter time, and as unevenly. A queue that grows throughout a burst which is longer than such
+    a part grows for that share of the time alone.
+    """
+    count = len(offsets_s)
+    if count <= most:
+        return offsets_s, duration_s
+    share, slice_s = most / count, duration_s / SLICES
+    slices = np.minimum((offsets_s / slice_s).astype(np.int64), SLICES - 1)
+    firsts_s = offsets_s[np.searchsorted(slices, slices)]
+    since_s = offsets_s - firsts_s
+    kept_s = (share * slice_s * slices + since_s)[since_s < share * slice_s]
+    return kept_s[:most], share * duration_s

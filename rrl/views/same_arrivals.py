@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
+from rrl.belief.load.forecast import MAX_REQUESTS_OF_ONE
 from rrl.belief.several_models.joint import JointBelief, belief_of
 from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
@@ -23,6 +24,7 @@ from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, Objective, make_objective
+from rrl.queueing.windows import shortened
 from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
 from rrl.views.exploration_cost import StartLatencies, part_of
@@ -207,7 +209,11 @@ def _model_lived_ms(
     rng = np.random.default_rng(0)
     none = np.empty(0)
     stretches = [
-        (belief.forecast.offsets_s(each, rng) if each.arrivals else none, max(each.duration_s, LEAST_S))
+        shortened(
+            belief.forecast.offsets_s(each, rng) if each.arrivals else none,
+            max(each.duration_s, LEAST_S),
+            MAX_REQUESTS_OF_ONE,
+        )
         for each in seen
     ]
     lived_ms = belief.lived_through_ms(start, stretches, log_slowness)

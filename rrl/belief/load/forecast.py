@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from rrl.belief.drift import Speeds
 from rrl.belief.load.rate_filter import LEAST_RATE_PER_S, NO_RATE, FilteredRate
 from rrl.measurement import MAX_POINTS, Measurement
-from rrl.queueing.windows import Windows, as_windows
+from rrl.queueing.windows import Windows, as_windows, shortened
 
 LEAST_ROOT = math.sqrt(LEAST_RATE_PER_S)
 MEMORY = 20  # intervals whose arrivals may come again
@@ -33,6 +33,7 @@ LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches, where more than `LEAST_WINDOWS` are taken
 MAX_REQUESTS_OF_FEW = 100_000  # in all of at most `LEAST_WINDOWS`, of which there are at least two
+MAX_REQUESTS_OF_ONE = MAX_REQUESTS_OF_FEW // 2  # of an interval with more, a shorter stretch is replayed
 MAX_CAME = 20_000  # requests, of what came one stretch after the other
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
@@ -42,9 +43,11 @@ DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion, once
 class _Stretch(NamedTuple):
     """The arrivals of an interval."""
 
-    offsets_s: np.ndarray  # ascending
+    offsets_s: np.ndarray  # ascending, of a stretch that is as long as can be replayed
     duration_s: float
     time: int  # the interval's number since the first
+    requests: int  # of all of it
+    lasted_s: float  # all of it
     then_s: float = 0.0  # that passed after it, of which nothing was learned
 
 
@@ -71,9 +74,11 @@ class LoadForecast:
         offsets_s = self.offsets_s(measurement, self._rng)
         self.items_per_request = len(offsets_s) / measurement.arrivals
         self._take_dispersion(measurement.dispersion * self.items_per_request)
-        self._seen.append(_Stretch(offsets_s, measurement.duration_s, self._time))
-        counts = [len(each.offsets_s) for each in self._seen]
-        self._level = FilteredRate.after(counts, [each.duration_s for each in self._seen], self.dispersion)
+        lasted_s = measurement.duration_s
+        stretch = shortened(offsets_s, lasted_s, MAX_REQUESTS_OF_ONE)
+        self._seen.append(_Stretch(*stretch, self._time, len(offsets_s), lasted_s))
+        counts = [each.requests for each in self._seen]
+        self._level = FilteredRate.after(counts, [each.lasted_s for each in self._seen], self.dispersion)
 
     def offsets_s(self, measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
         """(items,) when they came; as bursty as the load usually is where the target does not tell."""
@@ -108,7 +113,7 @@ class LoadForecast:
     @property
     def _interval_s(self) -> float:
         """Of a usual interval."""
-        return median(each.duration_s for each in self._seen)
+        return median(each.lasted_s for each in self._seen)
 
     @property
     def dispersion(self) -> float:
@@ -120,7 +125,12 @@ class LoadForecast:
         other = copy(self)
         other._level = self._level.times(factor)
         faster = (
-            _Stretch(s.offsets_s / factor, s.duration_s / factor, s.time, s.then_s / factor)
+            s._replace(
+                offsets_s=s.offsets_s / factor,
+                duration_s=s.duration_s / factor,
+                lasted_s=s.lasted_s / factor,
+                then_s=s.then_s / factor,
+            )
             for s in self._seen
         )
         other._seen = deque(faster, maxlen=MEMORY)
@@ -130,7 +140,7 @@ class LoadForecast:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.
 
         Of many requests only some stretches are taken, spread over what is remembered. Each is taken whole: a
-        part of a burst would leave less waiting than all of it.
+        part of a burst would leave less waiting than all of it. Only what alone has too many is shortened.
 
         In each the machine is as slow as it was then, over what it was in all of them on average: how slow it
         will be on average is told elsewhere.

@@ -10,7 +10,7 @@ from rrl.belief.replay import Replay
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.queueing.inter_node import InterNodeCost, over_nodes
 from rrl.queueing.simulator import Simulation
-from rrl.queueing.windows import as_windows
+from rrl.queueing.windows import as_windows, shortened
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(
@@ -175,3 +175,35 @@ def test_a_unit_of_more_nodes_than_there_are_is_not_allowed() -> None:
     space = ConfigurationSpace.of(instances=[1, 2], nodes_per_unit=[1, 2, 4])
     replay = Replay(space, ServiceTimeTable(space), np.random.default_rng(0), nodes=3)
     assert replay.allowed.tolist() == [True, True, False] * 2
+
+
+def of_many(burst_ratio: float, bursts: int) -> tuple[np.ndarray, float]:
+    """40,000 requests; in each of so many bursts, a tenth of the time, they come so many times as fast."""
+    rng, turn_s = np.random.default_rng(0), 10_000.0 / bursts
+    in_bursts = 0.1 * burst_ratio / (0.1 * burst_ratio + 0.9)
+    share = rng.random(40_000)
+    bursts_s, calm_s = rng.uniform(0, 0.1 * turn_s, 40_000), rng.uniform(0.1 * turn_s, turn_s, 40_000)
+    offsets_s = turn_s * rng.integers(0, bursts, 40_000) + np.where(share < in_bursts, bursts_s, calm_s)
+    return np.sort(offsets_s), bursts * turn_s
+
+
+@pytest.mark.parametrize(("burst_ratio", "bursts"), [(1.0, 1), (3.0, 40), (3.0, 8)])
+def test_a_shorter_stretch_costs_about_what_all_of_it_costs(burst_ratio: float, bursts: int) -> None:
+    """Where a configuration bears Poisson arrivals and bursts. Others stay the worse ones."""
+    offsets_s, duration_s = of_many(burst_ratio, bursts)
+    replay, scale = knowing_all(), np.full(len(SPACE), 0.6)
+    whole, shorter = (
+        replay.replayed(NUMBERS, scale, as_windows([each]))
+        for each in ((offsets_s, duration_s), shortened(offsets_s, duration_s, 10_000))
+    )
+    highest_per_s = burst_ratio * 4.0 / (0.1 * burst_ratio + 0.9)
+    bears = replay.capacity_per_s / scale > 1.4 * highest_per_s
+    assert bears.sum() >= 6
+    off, p95_off = (
+        np.log(a[bears, 0] / b[bears, 0])
+        for a, b in ((shorter.mean_ms, whole.mean_ms), (shorter.p95_ms, whole.p95_ms))
+    )
+    assert np.abs(off).max() < 0.1
+    assert np.median(np.abs(p95_off)) < 0.06
+    assert np.argmin(shorter.mean_ms) == np.argmin(whole.mean_ms)
+    assert np.corrcoef(np.log(shorter.mean_ms[:, 0]), np.log(whole.mean_ms[:, 0]))[0, 1] > 0.95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
+from rrl.arrival_summary import summarised
+from rrl.belief import replay
 from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
-from rrl.measurement import Measurement
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
+from rrl.queueing.kernels import Candidates, replayed_ms
 from rrl.space import ConfigurationSpace
 from tests.support import serving_units
 
@@ -217,3 +221,40 @@ def test_on_a_cluster_it_learns_how_many_nodes_a_unit_needs(share: float) -> Non
 def test_a_closed_loop_on_the_units_of_a_cluster_is_refused() -> None:
     with pytest.raises(ValueError, match="give nodes or concurrency"):
         Guided(Task(serving_units.SPACE, nodes=8, concurrency=4))
+
+
+def simulated_requests(arrivals: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many requests are simulated, over all configurations, for a decision after so many an interval."""
+    space = ConfigurationSpace.of(instances=[1, 2, 4], intra_op_threads=[1, 2], max_batch_size=[1, 8])
+    agent, duration_s = Guided(Task(space, cores=4)), 5.0
+    service_s = duration_s / arrivals
+    offsets_s = np.sort(np.random.default_rng(0).uniform(0, duration_s, arrivals))
+    latency = LatencySummary(1500 * service_s, 1500 * service_s, 3000 * service_s, 3000 * service_s)
+    measurement = Measurement(
+        duration_s,
+        arrivals,
+        arrivals,
+        0,
+        latency=latency,
+        telemetry=(ServiceTimes(1, 1, arrivals, service_s * arrivals),),
+        arrival_summary=summarised(offsets_s),
+        dispersion=2.0,
+    )
+    counts: list[int] = []
+
+    def counted(candidates: Candidates, *others: Any) -> np.ndarray:
+        counts.append(len(candidates.instances) * len(others[2].arrival_s))
+        return replayed_ms(candidates, *others)
+
+    number = space.number({"instances": 2, "intra_op_threads": 1, "max_batch_size": 1})
+    observation, action = np.zeros(1, np.float32), space.action(number)
+    monkeypatch.setattr(replay, "replayed_ms", counted)
+    for _ in range(5):
+        counts.clear()
+        agent.update(Transition(observation, action, latency.mean_ms, observation, measurement))
+    return sum(counts)
+
+
+def test_of_many_requests_a_bounded_number_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, more = (simulated_requests(each, monkeypatch) for each in (50_000, 400_000))
+    assert more <= 1.1 * many

@@ -10,7 +10,13 @@ import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
-from rrl.belief.load.forecast import LEAST_WINDOWS, MAX_REQUESTS_OF_FEW, LoadForecast, arrival_offsets_s
+from rrl.belief.load.forecast import (
+    LEAST_WINDOWS,
+    MAX_REQUESTS_OF_FEW,
+    MAX_REQUESTS_OF_ONE,
+    LoadForecast,
+    arrival_offsets_s,
+)
 from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
@@ -321,6 +327,18 @@ def test_where_requests_are_many_stretches_are_spread_over_what_came(together: i
     assert 4 <= len(windows.slowness) < 10
     as_lull, as_burst = at_levels(forecast, lull, burst, together=together)
     assert min(as_lull, as_burst) > 0.2
+
+
+def test_of_too_many_requests_a_shorter_stretch_is_remembered() -> None:
+    """Which comes at the same rate; the level is that of all that came."""
+    forecast = at_rates([3.0 * MAX_REQUESTS_OF_ONE / INTERVAL_S] * 3)
+    assert forecast.rate_per_s == pytest.approx(3 * MAX_REQUESTS_OF_ONE / INTERVAL_S, rel=0.01)
+    assert forecast.log_sd < 0.05
+    for windows in (forecast.windows(1, SPEEDS), forecast.came(SPEEDS)):
+        assert np.diff(windows.bounds).max() <= MAX_REQUESTS_OF_ONE
+        rates_per_s = np.diff(windows.bounds) / np.diff(windows.edge_s)
+        np.testing.assert_allclose(rates_per_s, forecast.rate_per_s, rtol=0.03)
+    assert len(forecast.windows(1, SPEEDS).arrival_s) <= MAX_REQUESTS_OF_FEW
 
 
 def test_the_seed_fixes_the_windows() -> None:
