@@ -191,7 +191,7 @@ class Belief(Knowledge):
         """
         if not self._load.comes_as_it_came:
             return self.log_costs_ahead(numbers, beside, log_slower)
-        windows = self.forecast.came(self.service_times.speeds)
+        windows = self.forecast.came(self.service_times.slowness)
         return self._log_costs(numbers, windows, log_slower, beside, len(windows.slowness), in_turn=True)
 
     def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:

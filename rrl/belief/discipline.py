@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.load.forecast import MEMORY
-from rrl.belief.model_error import ReplayError
+from rrl.belief.model_error import ModelDiscrepancy
 from rrl.belief.replay import Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.queueing.windows import as_windows
@@ -37,7 +37,7 @@ class Hypothesised:
 
     sharing: bool
     service_times: ServiceTimeModel
-    model_error: ReplayError
+    model_error: ModelDiscrepancy
 
 
 class SeenLatency(NamedTuple):
@@ -97,19 +97,19 @@ class Disciplines:
     def _replayed(self, hypothesis: Hypothesised, replay: Replay) -> np.ndarray:
         """(intervals,) ln of the mean latency expected of each that is remembered."""
         replay.refresh(hypothesis.service_times.service_time_s())
-        speeds = hypothesis.service_times.slowness_seen
+        slow = hypothesis.service_times.slowness_seen
         logs = np.empty(len(self._seen))
         numbers = np.array([each.number for each in self._seen])
         for number in np.unique(numbers):
             which = np.flatnonzero(numbers == number)
             alike = [self._seen[k] for k in which]
-            slowness = np.exp([speeds.get(each.time, 0.0) for each in alike])
+            slowness = np.exp([slow.get(each.time, 0.0) for each in alike])
             windows = as_windows([each.stretch for each in alike], slowness=slowness)
             found = replay.replayed(np.array([number]), np.ones(1), windows, hypothesis.sharing)
             logs[which] = np.log(found.mean_ms[0])
         return logs
 
-    def _errors(self, logs: np.ndarray, which: np.ndarray) -> ReplayError:
+    def _errors(self, logs: np.ndarray, which: np.ndarray) -> ModelDiscrepancy:
         """What these intervals say, given what was expected of all."""
         errors = self.in_force.model_error.anew()
         seen = [self._seen[k] for k in which]

@@ -1,4 +1,4 @@
-"""The machine's speed of each moment, which all service times of an interval share.
+"""How slow the machine is at each moment, which all service times of an interval share.
 
     ln S of a row of interval t = its entry + d_t + s_t + noise
     d_t = r^(t - t') d_t' + e_t,    Var e_t = k_t σ_d² (1 - r^(2 (t - t')))
@@ -63,7 +63,7 @@ class Shocks(NamedTuple):
     scatter: np.ndarray  # (T,)
 
 
-class Speeds(NamedTuple):
+class Slowness(NamedTuple):
     """How slow the machine was, as ln of service times over the usual ones."""
 
     seen: Mapping[int, float]  # by the interval's number since the first

@@ -28,7 +28,7 @@ from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load.forecast import MAX_REQUESTS_OF_ONE, LoadForecast, items_per_request
 from rrl.belief.load.offered import offered_load
-from rrl.belief.model_error import ERROR_LIMIT, ReplayError
+from rrl.belief.model_error import ERROR_LIMIT, ModelDiscrepancy
 from rrl.belief.remembered import USUAL_INTERVALS
 from rrl.belief.replay import Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
@@ -85,7 +85,7 @@ class Knowledge:
         """`space`: the grid, with the knobs that are not tuned as they were found."""
         rng = np.random.default_rng(seed)
         service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
-        errors = ReplayError(space)
+        errors = ModelDiscrepancy(space)
 
         def believed(sharing: bool) -> Hypothesised:
             return Hypothesised(sharing, service_times.anew(by_mean_busy=sharing), errors.anew())
@@ -115,7 +115,7 @@ class Knowledge:
         return self._disciplines.in_force.service_times
 
     @property
-    def model_error(self) -> ReplayError:
+    def model_error(self) -> ModelDiscrepancy:
         return self._disciplines.in_force.model_error
 
     @property
@@ -128,7 +128,7 @@ class Knowledge:
         """The arrivals that may come next."""
         if self._windows is None:
             self._windows = self.forecast.windows(
-                WINDOWS_TOGETHER if self._carries else 1, self.service_times.speeds
+                WINDOWS_TOGETHER if self._carries else 1, self.service_times.slowness
             )
         return self._windows
 

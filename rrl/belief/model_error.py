@@ -33,7 +33,7 @@ SCALES = ((0.1, -0.5), (0.4, 0.0), (1.0, 0.0), (2.5, -1.0))
 NOISES = ((1.0, -0.5), (6.0, 0.0), (36.0, -0.5))
 
 
-class SeenError(NamedTuple):
+class SeenDiscrepancy(NamedTuple):
     """r of an interval of this configuration, and the variance of its noise."""
 
     number: int
@@ -52,7 +52,7 @@ class _Alike(NamedTuple):
     log_variance: float  # ln of the variances of all observations, over those of these
 
     @classmethod
-    def of(cls, seen: Iterable[SeenError]) -> _Alike:
+    def of(cls, seen: Iterable[SeenDiscrepancy]) -> _Alike:
         every, errors, variances = (np.array(column) for column in zip(*seen, strict=True))
         numbers, own = np.unique(every, return_inverse=True)
         precisions = np.bincount(own, 1.0 / variances)
@@ -66,7 +66,7 @@ class _Alike(NamedTuple):
         return -0.5 * (self.squares / noise + self.repetitions * math.log(noise) + self.log_variance)
 
 
-class ReplayError:
+class ModelDiscrepancy:
     """The posterior of ln(latency / replayed) of every configuration."""
 
     def __init__(self, space: ConfigurationSpace) -> None:
@@ -76,7 +76,7 @@ class ReplayError:
         self._forget()
 
     def _forget(self) -> None:
-        self._seen: deque[SeenError] = deque(maxlen=MAX_INTERVALS)
+        self._seen: deque[SeenDiscrepancy] = deque(maxlen=MAX_INTERVALS)
         self._mean = np.zeros(len(self._numbers_of_all))
         self._factor: np.ndarray | None = None
         self._numbers = np.empty(0, int)
@@ -91,7 +91,8 @@ class ReplayError:
     def learn_all(self, told: Iterable[tuple[int, float, float]]) -> None:
         """The same of several intervals."""
         for number, error, variance in told:
-            self._seen.append(SeenError(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
+            clipped = float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT))
+            self._seen.append(SeenDiscrepancy(number, clipped, variance))
         if not self._seen:
             return
         alike = _Alike.of(self._seen)
@@ -109,14 +110,14 @@ class ReplayError:
         self._numbers = alike.numbers
         self._mean = self._scale * self._covariance(alike.numbers, self._numbers_of_all).T @ kept
 
-    def anew(self) -> ReplayError:
+    def anew(self) -> ModelDiscrepancy:
         """One that knows nothing yet."""
         other = copy(self)
         other._forget()
         return other
 
     @property
-    def learned_last(self) -> SeenError | None:
+    def learned_last(self) -> SeenDiscrepancy | None:
         """None before the first."""
         return self._seen[-1] if self._seen else None
 

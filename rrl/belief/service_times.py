@@ -7,7 +7,7 @@ A Gaussian process on the logarithm of the service time S, of the entries of `se
 | part | class |
 |---|---|
 | the rows of past intervals | `Remembered` |
-| what all rows of an interval share: the machine's speed of that moment | `MachineSpeed` |
+| what all rows of an interval share: how slow the machine was then | `MachineSlowness` |
 | ln S of all entries, given all rows, averaged over hypotheses | `ServiceTimePosterior` |
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from rrl.belief import drift
 from rrl.belief import service_time_process as process
 from rrl.belief.learned_prior import Kind
-from rrl.belief.machine_speed import MachineSpeed
+from rrl.belief.machine_slowness import MachineSlowness
 from rrl.belief.remembered import MAX_INTERVALS, Remembered, SeenInterval
 from rrl.belief.service_time_posterior import ServiceTimePosterior
 from rrl.belief.service_time_process import WEIGHTS, Fit, Hypothesis
@@ -71,7 +71,7 @@ class ServiceTimeModel:
 
     def _forget(self, by_mean_busy: bool) -> None:
         self._by_mean_busy = by_mean_busy
-        self._remembered, self._machine = Remembered(), MachineSpeed()
+        self._remembered, self._machine = Remembered(), MachineSlowness()
         self._time = 0  # of the last interval
         self._beside: dict[int, float] = {}  # ln of what neighbours made batches take longer by, by time
         self._first_log_time = math.nan
@@ -106,22 +106,22 @@ class ServiceTimeModel:
     @property
     def log_slowness(self) -> float:
         """ln of how many times as long everything took in the last interval, over what is usual."""
-        return self._machine.slowness(self._time)
+        return self._machine.log_slowness(self._time)
 
     @property
     def log_slowness_ahead(self) -> float:
         """The same as it is expected of the next interval."""
-        return self._machine.slowness_ahead(self._time)
+        return self._machine.log_slowness_ahead(self._time)
 
     @property
     def log_slowness_to_come(self) -> float:
         """The same on average over the intervals for which a choice must pay."""
-        return self._machine.slowness_to_come(self._time)
+        return self._machine.log_slowness_to_come(self._time)
 
     @property
-    def speeds(self) -> drift.Speeds:
+    def slowness(self) -> drift.Slowness:
         """How slow the machine was in the intervals remembered."""
-        return self._machine.speeds
+        return self._machine.remembered
 
     @property
     def log_beside(self) -> float:
@@ -131,7 +131,7 @@ class ServiceTimeModel:
     @property
     def slowness_seen(self) -> dict[int, float]:
         """ln of how slow everything was in the intervals remembered, by machine and neighbours together."""
-        return {time: log + self._beside.get(time, 0.0) for time, log in self.speeds.seen.items()}
+        return {time: log + self._beside.get(time, 0.0) for time, log in self.slowness.seen.items()}
 
     def slowed_by(self, log_slower: Mapping[int, float]) -> None:
         """Takes for known what neighbours slowed past intervals by, from the next `fit` on."""

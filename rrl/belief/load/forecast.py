@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from rrl.belief.drift import Speeds
+from rrl.belief.drift import Slowness
 from rrl.belief.load.rate_filter import LEAST_RATE_PER_S, NO_RATE, FilteredRate
 from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.windows import Windows, as_windows, shortened
@@ -136,7 +136,7 @@ class LoadForecast:
         other._seen = deque(faster, maxlen=MEMORY)
         return other
 
-    def windows(self, together: int, speeds: Speeds) -> Windows:
+    def windows(self, together: int, slowness: Slowness) -> Windows:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.
 
         Of many requests only some stretches are taken, spread over what is remembered. Each is taken whole: a
@@ -158,16 +158,16 @@ class LoadForecast:
         roots = came_at + self._level.lasting * (levels - came_at)
         speeds_up = (roots[missing:] / came_at[missing:]) ** 2
         gaps = [_sped(*each) for each in zip(stretches, speeds_up, strict=True)]
-        slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
-        log_slowness = slowness - slowness.mean()
+        log_slowness = np.array([slowness.seen.get(each.time, 0.0) for each in stretches])
+        log_slowness = log_slowness - log_slowness.mean()
         if missing:
             gaps = self._invented(roots[:missing] ** 2) + gaps
             quantiles = self._order[::-1][self._order[::-1] < missing]
-            invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
+            invented = slowness.sd * ndtri((quantiles + 0.5) / missing)
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def came(self, speeds: Speeds) -> Windows:
+    def came(self, slowness: Slowness) -> Windows:
         """What is remembered, one stretch after the other, on the machine as slow as it was in each.
 
         Of many requests only the newest stretches are taken.
@@ -175,9 +175,9 @@ class LoadForecast:
         requests = np.cumsum([len(each.offsets_s) for each in reversed(self._seen)])
         count = max(1, int(np.searchsorted(requests, MAX_CAME, side="right")))
         stretches = list(self._seen)[-count:]
-        slowness = np.exp([speeds.seen.get(each.time, 0.0) for each in stretches])
+        slower = np.exp([slowness.seen.get(each.time, 0.0) for each in stretches])
         lasted = [(each.offsets_s, each.duration_s + each.then_s) for each in stretches]
-        return as_windows(lasted, count, slowness)
+        return as_windows(lasted, count, slower)
 
     def _levels(self, count: int, together: int) -> np.ndarray:
         """(count,) roots that it may be now, each as likely, and the same in stretches that go together."""

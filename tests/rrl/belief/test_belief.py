@@ -167,7 +167,7 @@ def test_what_came_is_as_slow_as_it_was_though_the_interval_is_forgotten() -> No
     """Of one configuration few intervals are remembered, but how slow the machine was in all of them."""
     slow = dict.fromkeys(range(6, 14), 1.6)
     run, quick = (lived([TWO] * 18, Poisson(20.0), slower=each) for each in (slow, None))
-    slowness = run.belief.forecast.came(run.belief.service_times.speeds).slowness
+    slowness = run.belief.forecast.came(run.belief.service_times.slowness).slowness
     assert slowness[6:14].min() > 1.2 * slowness[14:].max()
     lately, never = (each.belief.log_costs_lately(np.array([TWO]))[0][0] for each in (run, quick))
     assert lately > never + 0.15

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rrl.belief.model_error import ERROR_SD, NOISES, SCALES, ReplayError
+from rrl.belief.model_error import ERROR_SD, NOISES, SCALES, ModelDiscrepancy
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2, 3])
@@ -18,8 +18,8 @@ ALIKE = SPACE.number({"instances": 3, "intra_op_threads": 3})
 OTHER = SPACE.number({"instances": 3, "intra_op_threads": 1})
 
 
-def told(*errors: float, number: int = OWN, variance: float = 0.03**2) -> ReplayError:
-    model_error = ReplayError(SPACE)
+def told(*errors: float, number: int = OWN, variance: float = 0.03**2) -> ModelDiscrepancy:
+    model_error = ModelDiscrepancy(SPACE)
     for error in errors:
         model_error.learn(number, error, variance)
     return model_error
@@ -76,7 +76,7 @@ def test_many_intervals_of_few_configurations_say_what_each_of_them_says() -> No
     rng = np.random.default_rng(0)
     numbers = rng.choice([OWN, SHARES, OTHER], 12)
     errors, variances = rng.normal(0.05, 0.1, 12), rng.uniform(0.02, 0.1, 12) ** 2
-    found = ReplayError(SPACE)
+    found = ModelDiscrepancy(SPACE)
     found.learn_all(zip(numbers.tolist(), errors.tolist(), variances.tolist(), strict=True))
 
     shared = sum(values[:, None] == values for values in SPACE.values.T)
@@ -96,7 +96,7 @@ def test_of_a_large_grid_no_more_is_kept_than_a_few_numbers_of_each_configuratio
     space = ConfigurationSpace.of(instances=range(1, 51), max_batch_size=range(1, 51))
     tracemalloc.start()
     try:
-        model_error = ReplayError(space)
+        model_error = ModelDiscrepancy(space)
         model_error.learn(3, 0.1, 0.03**2)
         model_error.standard_deviations(np.arange(len(space)), beside=3)
         _, most_bytes = tracemalloc.get_traced_memory()

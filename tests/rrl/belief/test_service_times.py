@@ -98,8 +98,8 @@ def test_a_slow_interval_is_told_as_the_machines() -> None:
     model = taught(ServiceTimeModel(SPACE, family_cores(1)), machine, [(CENTRE, 1.0)] * 6 + [(CENTRE, 1.3)])
     assert model.log_slowness == pytest.approx(np.log(1.3), abs=0.1)
     assert 0 < model.log_slowness_to_come < model.log_slowness_ahead < model.log_slowness
-    assert model.speeds.seen[7] == pytest.approx(model.log_slowness)
-    assert abs(model.speeds.seen[3]) < 0.1
+    assert model.slowness.seen[7] == pytest.approx(model.log_slowness)
+    assert abs(model.slowness.seen[3]) < 0.1
 
 
 def test_a_slow_machine_is_not_fast_again_because_an_interval_tells_nothing() -> None:

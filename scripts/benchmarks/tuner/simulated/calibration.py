@@ -189,7 +189,7 @@ class Watched:
             if row.count < FEW_BATCHES or model.table.points[entry, 4] != row.batch_size:
                 continue
             if model.known:
-                noise = model.noise_sd**2 + belief.replay.variation**2 / row.count + model.speeds.sd**2
+                noise = model.noise_sd**2 + belief.replay.variation**2 / row.count + model.slowness.sd**2
                 sd = math.sqrt(model.standard_deviations(np.array([entry]))[0] ** 2 + noise)
                 expected = model.log_times[entry] + model.log_slowness_ahead
                 z = (math.log(row.total_s / row.count) - expected) / sd

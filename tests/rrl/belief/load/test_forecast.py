@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
-from rrl.belief.drift import Speeds
+from rrl.belief.drift import Slowness
 from rrl.belief.load.forecast import (
     LEAST_WINDOWS,
     MAX_REQUESTS_OF_FEW,
@@ -21,7 +21,7 @@ from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
 INTERVAL_S = 10.0
-SPEEDS = Speeds({}, 0.0)
+SLOWNESS = Slowness({}, 0.0)
 
 
 def measured(offsets_s: np.ndarray, tells_times: bool = True) -> Measurement:
@@ -99,7 +99,7 @@ def test_a_burst_does_not_move_the_level_as_far_as_a_step_does(mean_calm_s: floa
 
 def dispersions(forecast: LoadForecast) -> np.ndarray:
     """Of the windows that may come next."""
-    windows = forecast.windows(1, SPEEDS)
+    windows = forecast.windows(1, SLOWNESS)
     spans = zip(windows.bounds[:-1], windows.bounds[1:], windows.edge_s[:-1], windows.edge_s[1:], strict=True)
     return np.array(
         [
@@ -128,7 +128,7 @@ def test_windows_of_poisson_arrivals_are_poisson() -> None:
 def test_an_invented_stretch_has_as_many_requests_as_a_usual_interval(rate_per_s: float) -> None:
     """Whatever that is: what an interval costs by chance alone depends on how many requests it has."""
     forecast = told(intervals(Poisson(rate_per_s), 3))
-    invented = np.diff(forecast.windows(1, SPEEDS).bounds)[:-3]
+    invented = np.diff(forecast.windows(1, SLOWNESS).bounds)[:-3]
     assert len(invented) == LEAST_WINDOWS - 3
     np.testing.assert_allclose(invented, forecast.rate_per_s * INTERVAL_S, atol=1)
 
@@ -137,7 +137,7 @@ def test_windows_come_at_the_level_of_now() -> None:
     forecast = told(intervals(Poisson(20.0), 12))
     for each in intervals(Poisson(60.0), 4, seed=1):
         forecast.add(measured(each))
-    windows = forecast.windows(1, SPEEDS)
+    windows = forecast.windows(1, SLOWNESS)
     rates_per_s = np.diff(windows.bounds) / np.diff(windows.edge_s)
     assert np.median(rates_per_s) == pytest.approx(forecast.rate_per_s, rel=0.15)
     assert (np.diff(windows.arrival_s) >= 0).all()
@@ -165,7 +165,7 @@ def test_no_stretch_comes_faster_than_one_that_was_seen(per_s: float) -> None:
     """Within chance: the load may be as before or as it is now, but nothing beyond both."""
     forecast = told(intervals(Poisson(40.0), 14))
     forecast.add(measured(next(intervals(Poisson(per_s), 1, seed=1))))
-    windows = forecast.windows(1, SPEEDS)
+    windows = forecast.windows(1, SLOWNESS)
     assert (np.diff(windows.bounds) / np.diff(windows.edge_s)).max() < 1.25 * per_s
 
 
@@ -173,7 +173,7 @@ def test_no_stretch_comes_faster_than_one_that_was_seen(per_s: float) -> None:
 def test_stretches_that_go_together_come_at_one_level(together: int) -> None:
     forecast = told(intervals(Poisson(40.0), 14))
     forecast.add(measured(next(intervals(Poisson(1.0), 1, seed=1))))
-    windows = forecast.windows(together, SPEEDS)
+    windows = forecast.windows(together, SLOWNESS)
     levels = np.diff(windows.bounds) / np.diff(windows.edge_s) > 6.0
     assert all(len(set(levels[k : k + together])) == 1 for k in range(0, len(levels), together))
 
@@ -194,7 +194,7 @@ def test_a_load_that_swings_and_comes_back_is_expected_as_it_came(rare: float, s
     forecast = at_rates([*rates_per_s, rare], seed)
     mean_per_s = np.mean([*rates_per_s, rare])
     assert abs(np.log(forecast.rate_per_s / mean_per_s)) < 0.6 * abs(np.log(rare / mean_per_s))
-    windows = forecast.windows(1, SPEEDS)
+    windows = forecast.windows(1, SLOWNESS)
     rates = np.diff(windows.bounds) / np.diff(windows.edge_s)
     assert rates.max() / rates.min() > 1.5
 
@@ -211,14 +211,14 @@ def test_a_load_that_moved_and_stayed_is_expected_to_stay(now: float, seed: int)
 
 def at_levels(forecast: LoadForecast, *rates_per_s: float, together: int = 1) -> list[float]:
     """The shares of the windows that come at about each of these rates: within a factor of 1.8."""
-    windows = forecast.windows(together, SPEEDS)
+    windows = forecast.windows(together, SLOWNESS)
     found = np.log(np.diff(windows.bounds) / np.diff(windows.edge_s))
     return [float(np.mean(np.abs(found - np.log(rate)) < 0.6)) for rate in rates_per_s]
 
 
 def test_a_window_that_was_seen_is_as_slow_beside_the_others_as_the_machine_was_then() -> None:
     forecast = told(intervals(Poisson(20.0), 14))
-    windows = forecast.windows(2, Speeds({3: 0.5}, 0.0))
+    windows = forecast.windows(2, Slowness({3: 0.5}, 0.0))
     assert windows.together == 2
     others = np.delete(windows.slowness, 2)
     np.testing.assert_allclose(windows.slowness[2] / others, np.exp(0.5))
@@ -227,7 +227,7 @@ def test_a_window_that_was_seen_is_as_slow_beside_the_others_as_the_machine_was_
 
 def test_what_came_is_all_that_is_remembered_in_its_order() -> None:
     forecast = at_rates([5.0, 50.0, 20.0])
-    windows = forecast.came(Speeds({2: 0.5}, 0.0))
+    windows = forecast.came(Slowness({2: 0.5}, 0.0))
     assert windows.together == 3
     np.testing.assert_allclose(np.diff(windows.edge_s), INTERVAL_S)
     np.testing.assert_allclose(np.diff(windows.bounds) / INTERVAL_S, [5.0, 50.0, 20.0], rtol=0.4)
@@ -235,9 +235,9 @@ def test_what_came_is_all_that_is_remembered_in_its_order() -> None:
 
 
 def test_of_many_requests_that_came_the_newest_are_taken() -> None:
-    assert len(at_rates([1000.0, 100.0, 1500.0]).came(SPEEDS).slowness) == 2
-    assert len(at_rates([1200.0, 800.0, 100.0]).came(SPEEDS).slowness) == 2
-    assert len(at_rates([10.0, 3000.0]).came(SPEEDS).slowness) == 1  # the newest, however many
+    assert len(at_rates([1000.0, 100.0, 1500.0]).came(SLOWNESS).slowness) == 2
+    assert len(at_rates([1200.0, 800.0, 100.0]).came(SLOWNESS).slowness) == 2
+    assert len(at_rates([10.0, 3000.0]).came(SLOWNESS).slowness) == 1  # the newest, however many
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -251,7 +251,7 @@ def test_of_many_requests_bursts_are_expected_about_as_often_as_they_came(togeth
         summary = summarised(np.sort(offsets_s))
         forecast.add(Measurement(5.0, len(offsets_s), len(offsets_s), 0, arrival_summary=summary))
         if k >= 20:
-            windows = forecast.windows(together, SPEEDS)
+            windows = forecast.windows(together, SLOWNESS)
             assert len(windows.arrival_s) <= MAX_REQUESTS_OF_FEW
             parts = np.split(windows.arrival_s, windows.bounds[1:-1])
             peaks = [np.histogram(part, bins=10)[0].max() / len(part) for part in parts]
@@ -265,10 +265,10 @@ def test_silence_lies_between_what_came_before_it_and_after() -> None:
     forecast.passed(3 * INTERVAL_S)
     forecast.passed(INTERVAL_S)
     forecast.add(measured(next(intervals(Poisson(40.0), 1))))
-    windows = forecast.came(SPEEDS)
+    windows = forecast.came(SLOWNESS)
     np.testing.assert_allclose(np.diff(windows.edge_s), [INTERVAL_S, 5 * INTERVAL_S, INTERVAL_S])
     assert windows.arrival_s[windows.bounds[2]] > 6 * INTERVAL_S
-    np.testing.assert_allclose(forecast.times(2.0).came(SPEEDS).edge_s, windows.edge_s / 2)
+    np.testing.assert_allclose(forecast.times(2.0).came(SLOWNESS).edge_s, windows.edge_s / 2)
 
 
 def test_requests_of_a_group_stay_a_burst() -> None:
@@ -314,7 +314,7 @@ def test_many_times_the_load_is_the_same_arrivals_so_many_times_as_fast() -> Non
     forecast = at_rates([60.0, 60.0, 5.0, 60.0, 60.0, 60.0, 5.0])
     faster = forecast.times(3.0)
     assert faster.rate_per_s == pytest.approx(3 * forecast.rate_per_s)
-    here, there = forecast.windows(1, SPEEDS), faster.windows(1, SPEEDS)
+    here, there = forecast.windows(1, SLOWNESS), faster.windows(1, SLOWNESS)
     np.testing.assert_allclose(there.edge_s[-7:] - there.edge_s[-8], (here.edge_s[-7:] - here.edge_s[-8]) / 3)
 
 
@@ -323,7 +323,7 @@ def test_where_requests_are_many_stretches_are_spread_over_what_came(together: i
     """More than ten thousand requests an interval, of which few stretches can be replayed."""
     lull, burst = 400.0, 2000.0
     forecast = at_rates([burst, lull, lull, burst, burst, lull, lull, burst, burst, lull] * 2)
-    windows = forecast.windows(together, SPEEDS)
+    windows = forecast.windows(together, SLOWNESS)
     assert 4 <= len(windows.slowness) < 10
     as_lull, as_burst = at_levels(forecast, lull, burst, together=together)
     assert min(as_lull, as_burst) > 0.2
@@ -334,14 +334,14 @@ def test_of_too_many_requests_a_shorter_stretch_is_remembered() -> None:
     forecast = at_rates([3.0 * MAX_REQUESTS_OF_ONE / INTERVAL_S] * 3)
     assert forecast.rate_per_s == pytest.approx(3 * MAX_REQUESTS_OF_ONE / INTERVAL_S, rel=0.01)
     assert forecast.log_sd < 0.05
-    for windows in (forecast.windows(1, SPEEDS), forecast.came(SPEEDS)):
+    for windows in (forecast.windows(1, SLOWNESS), forecast.came(SLOWNESS)):
         assert np.diff(windows.bounds).max() <= MAX_REQUESTS_OF_ONE
         rates_per_s = np.diff(windows.bounds) / np.diff(windows.edge_s)
         np.testing.assert_allclose(rates_per_s, forecast.rate_per_s, rtol=0.03)
-    assert len(forecast.windows(1, SPEEDS).arrival_s) <= MAX_REQUESTS_OF_FEW
+    assert len(forecast.windows(1, SLOWNESS).arrival_s) <= MAX_REQUESTS_OF_FEW
 
 
 def test_the_seed_fixes_the_windows() -> None:
-    first, again = (told(intervals(Poisson(20.0), 3), False).windows(1, SPEEDS) for _ in range(2))
+    first, again = (told(intervals(Poisson(20.0), 3), False).windows(1, SLOWNESS) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -13,7 +13,7 @@ from rrl.belief.load.forecast import MEMORY
 PAYS_FOR = 0.3
 
 
-class MachineSpeed:
+class MachineSlowness:
     """Drift and scatter of each interval (`drift`), their usual scale, and how unusual each was."""
 
     def __init__(self) -> None:
@@ -21,22 +21,22 @@ class MachineSpeed:
         self._shocks: dict[int, tuple[float, float]] = {}  # k, k' by the interval's time
         self._effects: dict[int, tuple[float, float]] = {}  # d, s by the interval's time
 
-    def slowness(self, time: int) -> float:
+    def log_slowness(self, time: int) -> float:
         """ln of how many times as long everything took in this interval, over what is usual."""
         return sum(self._effects_of(time))
 
-    def slowness_ahead(self, time: int) -> float:
+    def log_slowness_ahead(self, time: int) -> float:
         """The same as it is expected of the interval after this one."""
         return drift.persisting() * self._effects_of(time)[0]
 
-    def slowness_to_come(self, time: int) -> float:
+    def log_slowness_to_come(self, time: int) -> float:
         """The same on average over the intervals after it for which a choice must pay."""
         return PAYS_FOR * self._effects_of(time)[0]
 
     @property
-    def speeds(self) -> drift.Speeds:
+    def remembered(self) -> drift.Slowness:
         """How slow the machine was in the last intervals; of those forgotten, as it was told last."""
-        return drift.Speeds(
+        return drift.Slowness(
             {time: sum(both) for time, both in self._effects.items()}, math.hypot(*self.scale)
         )
 
