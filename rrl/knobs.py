@@ -78,14 +78,17 @@ def threads_of(configuration: Mapping[str, int]) -> int:
 
 
 def words_of(name: str) -> KnobWords:
-    """The words of a knob; one that is not in the table is called by its name."""
+    """The words of a knob; one that is not in the table is called by its name, its label without `_`."""
     model, knob = model_and_knob(name)
     if model and knob in KNOBS:
         known = KNOBS[knob]
         short, label = (f"{model} {text}" for text in (known.short, known.label))
         phrase = f"{_unformatted(model)} {known.phrase}"
         return known._replace(short=short, label=label, phrase=phrase)
-    return KNOBS.get(name, KnobWords(name, name, _unformatted(name) + " {}", "", 1, ""))
+    if name in KNOBS:
+        return KNOBS[name]
+    label = " ".join(filter(None, (model, knob.replace("_", " "))))
+    return KnobWords(name, label, _unformatted(name) + " {}", "", 1, "")
 
 
 def _unformatted(name: str) -> str:

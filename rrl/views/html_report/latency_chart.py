@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from rrl.records import Record
+from rrl.views import time_axis
 from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, percent
-from rrl.views.html_report.numbers import log_ticks, ms, share_of_log
+from rrl.views.html_report.numbers import count, in_figures, log_ticks, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
 
 HEIGHT = 250.0  # In pixels.
 NAME_HEIGHT = 15.0
-MAX_DOTS = 400  # A longer run is drawn in as many spans, each with its median and its reach.
 PHASES = {"baseline": "start", "validation": "validation", "wait": "waiting"}
 
 
@@ -32,7 +32,7 @@ def latency_chart(run: RunView) -> Element:
 
     levels = _levels(run)
     lines = [
-        charts.line(_points(_medians(middles, values), y), class_)
+        charts.line(_points(time_axis.medians(middles, values), y), class_)
         for values, class_ in ((p95s, "p95-line"), (means, "mean-line"))
     ]
     return charts.plot(
@@ -42,11 +42,11 @@ def latency_chart(run: RunView) -> Element:
         _phases(run),
         unmeasured(run, HEIGHT),
         (
-            (charts.level(y(t), "grid"), charts.words("-8", y(t) + 4, f"{t:,g}", "end"))
+            (charts.level(y(t), "grid"), charts.words("-8", y(t) + 4, in_figures(t), "end"))
             for t in log_ticks(low, high)
         ),
         (charts.level(y(level.at_ms), f"level {level.class_}") for level in levels),
-        charts.stretched(HEIGHT, charts.area(list(_reach(middles, means)), y, "mean-reach"), lines),
+        charts.stretched(HEIGHT, charts.area(list(time_axis.reach(middles, means)), y, "mean-reach"), lines),
         () if is_long(run) else _dots(middles, means, y),
         _marks(run, middles, means, y),
         _level_names(levels, y),
@@ -56,34 +56,12 @@ def latency_chart(run: RunView) -> Element:
 
 def is_long(run: RunView) -> bool:
     """True if its intervals are too many to be shown one by one."""
-    return len(run.records) > MAX_DOTS
+    return time_axis.is_long(run.records)
 
 
-def _points(course: Sequence[charts.Point], y: Callable[[float], float]) -> Iterator[charts.Point | None]:
+def _points(course: Iterable[charts.Point], y: Callable[[float], float]) -> Iterator[charts.Point | None]:
     for x, value in course:
         yield (x, y(value)) if _drawn(value) else None
-
-
-def _spans(count: int) -> list[slice]:
-    """As many neighbours to a span as there are more intervals than can be shown."""
-    many = math.ceil(count / MAX_DOTS)
-    return [slice(i, i + many) for i in range(0, count, many)]
-
-
-def _medians(middles: np.ndarray, values: np.ndarray) -> list[charts.Point]:
-    course = []
-    for span in _spans(len(values)):
-        seen = values[span][np.isfinite(values[span])]
-        course.append((float(middles[span].mean()), float(np.median(seen)) if len(seen) else math.nan))
-    return course
-
-
-def _reach(middles: np.ndarray, values: np.ndarray) -> Iterator[tuple[float, float, float]]:
-    """(x, lowest, highest) of the spans of a long run."""
-    for span in _spans(len(values)):
-        seen = values[span][np.isfinite(values[span]) & (values[span] > 0)]
-        if len(values) > MAX_DOTS and len(seen):
-            yield float(middles[span].mean()), float(seen.min()), float(seen.max())
 
 
 def _dots(middles: np.ndarray, means: np.ndarray, y: Callable[[float], float]) -> Iterator[Element]:
@@ -173,7 +151,7 @@ def marks_of(record: Record, long: bool) -> list[tuple[str, str]]:
     if record.measurement.aborted:
         marks.append(("aborted", f"aborted by the guard: {record.measurement.aborted}"))
     if record.failures:
-        marks.append(("failed", f"{record.failures} requests failed"))
+        marks.append(("failed", f"{count(record.failures, 'request')} failed"))
     return marks
 
 

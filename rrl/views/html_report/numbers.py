@@ -19,6 +19,16 @@ def ms(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
+def in_figures(value: float) -> str:
+    """A round number, as at the tick of an axis: `0.5`, `20,000`. It has never an exponent."""
+    return f"{value:,.10g}"
+
+
+def four_digits(value: float) -> str:
+    """About four digits, without an exponent: `60.13`, `12,350`."""
+    return in_figures(float(f"{value:.4g}"))
+
+
 def bounds(estimate: Estimate) -> str:
     return f"{ms(estimate.low)} to {ms(estimate.high)}" if estimate.known else ""
 
@@ -63,24 +73,29 @@ def share_of_log(value: float, low: float, high: float) -> float:
 
 
 def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers inside a range: the fewer of each decade, the longer the range."""
+    """Round numbers inside a range: the fewer of each decade, the longer the range. At least two."""
     ticks: list[float] = []
     for digits in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         ticks = [d * 10.0**k for k in decades for d in digits if low <= d * 10.0**k <= high]
         if len(ticks) <= most:
             break
-    return ticks
+    return ticks if len(ticks) > 1 else _ticks_between(low, high, most)
 
 
 def linear_ticks(high: float, most: int) -> list[float]:
     """Round numbers from 0 to at most `high`."""
     if not 0 < high < math.inf:
         return [0.0]
-    rough = high / most
+    return _ticks_between(0.0, high, most)
+
+
+def _ticks_between(low: float, high: float, most: int) -> list[float]:
+    """Round numbers as far apart each."""
+    rough = (high - low) / most
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(s * decade for s in (1, 2, 5, 10) if s * decade >= rough * (1 - 1e-9))
-    return [k * step for k in range(int(high / step + 1e-9) + 1)]
+    return [k * step for k in range(math.ceil(low / step - 1e-9), int(high / step + 1e-9) + 1)]
 
 
 def minute_ticks(minutes: float, most: int = 5) -> list[tuple[float, str]]:

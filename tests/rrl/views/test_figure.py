@@ -125,3 +125,60 @@ def test_the_names_of_the_rows_keep_off_the_ticks_of_a_high_load(
     assert load.get_ylabel() == "load\n(req/s)"
     ticks = [tick.get_window_extent().x0 for tick in load.get_yticklabels()]
     assert load.yaxis.label.get_window_extent().x1 < min(ticks)
+
+
+def test_times_are_in_the_unit_that_suits_the_length_of_the_run(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    assert {"0 s", "20 s", "since the first interval began"} <= set(texts(tmp_path, run))
+    days = [replace(r, wall_time_s=runs.BEGUN_S + 4 * 3600 * i) for i, r in enumerate(records)]
+    assert "24 h" in texts(tmp_path, (replace(header, interval_s=3600.0), days))
+
+
+def test_the_limit_is_drawn_where_there_is_one(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    assert "p95 limit" not in texts(tmp_path, run)
+    assert "p95 limit" in texts(tmp_path, (replace(header, slo_p95_ms=60.0), records))
+
+
+def test_failed_requests_are_marked_and_a_change_is_named_only_where_there_was_one(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    header, records = run
+    assert "requests failed" in texts(tmp_path, runs.troubled(run))
+    said = texts(tmp_path, (header, records[:3]))
+    assert "requests failed" not in said
+    assert "configuration changed" not in said
+
+
+def test_a_long_run_is_drawn_as_medians_and_their_reach(
+    run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = runs.repeated(run, 402)
+    assert "reach of the mean" in texts(tmp_path, long)
+    assert "reach of the mean" not in texts(tmp_path, run)
+    (axes, *_) = figure_of(tmp_path, long, monkeypatch).axes
+    (means,) = (line for line in axes.get_lines() if line.get_label() == "mean")
+    assert np.asarray(means.get_ydata()).size == 201
+
+
+def test_a_run_without_an_interval_has_a_picture_that_says_so_alone(
+    run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = texts(tmp_path, (run[0], []))
+    assert said == ["Nothing was measured", "minilm, agent sweep: no interval with requests yet"]
+    assert figure_of(tmp_path, (run[0], []), monkeypatch).axes == []
+
+
+def test_requests_that_came_before_the_run_and_hang_are_drawn_without_a_warning(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    header, records = runs.unanswered(run)
+    hanging = [runs.measured(record, arrivals=0, backlog=4) for record in records]
+    assert any("not measured" in text for text in texts(tmp_path, (header, hanging)))
+
+
+def test_a_configuration_of_many_knobs_is_named_in_a_few_short_lines(run: runs.Run, tmp_path: Path) -> None:
+    said = texts(tmp_path, runs.with_ten_more_knobs(run))
+    named = [text for text in said if " · " in text or text.startswith("group_timeout_")]
+    assert any(text.endswith(" …") for text in named)
+    assert max(map(len, named)) <= pictures.MAX_LETTERS_OF_LINE + 2

@@ -16,7 +16,7 @@ from rrl.journal import Journal, read
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
 from rrl.records import Header, Record
-from rrl.space import ConfigurationSpace
+from rrl.space import ConfigurationSpace, Knob
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from rrl.views.summary import RunSummary
@@ -160,6 +160,21 @@ def _away(record: Record, why: str) -> Record:
     )
     transition = replace(record.transition, cost=float("nan"))
     return replace(record, learned=False, rollback=True, verdict=why, transition=transition)
+
+
+def with_ten_more_knobs(run: Run) -> Run:
+    """The same of a target that has ten more, of long names and large values, that stay as they are."""
+    header, records = run
+    more = tuple(Knob(f"group_timeout_{k}_us", (1000, 100_000)) for k in range(10))
+    space = ConfigurationSpace((*header.space.knobs, *more))
+    own = {knob.name: 100_000 for knob in more}
+    header = replace(header, space=space, start=header.start | own, found=header.found | own)
+    wider = []
+    for record in records:
+        number = space.number(configuration := record.configuration | own)
+        transition = replace(record.transition, action=space.action(number))
+        wider.append(replace(record, number=number, configuration=configuration, transition=transition))
+    return header, wider
 
 
 def at_usual_start(summary: RunSummary, run: Run) -> RunSummary:
