@@ -20,6 +20,7 @@ from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.tune import tune
 from rrl.knobs import in_words
 from rrl.tuning.stop import Stop
+from rrl.views.html_report.numbers import four_digits
 from rrl.views.summary_json import FILE_NAME
 from serving_adapter.load.concurrencies import parse_concurrencies
 
@@ -56,6 +57,6 @@ def _table(folder: Path, levels: list[int]) -> Table:
         found = json.loads((folder / f"concurrency-{level}" / FILE_NAME).read_text(encoding="utf-8"))
         best = found["best"] if found["found_better"] else found["start"]
         figures = (best["answered_per_s"], best["mean_ms"], best["p95_ms"])
-        cells = ["-" if value is None else f"{value:.4g}" for value in figures]
+        cells = ["-" if value is None else four_digits(value) for value in figures]
         table.add_row(str(level), *cells, in_words(found["left"]))
     return table

@@ -15,6 +15,7 @@ from rrl.command_line.exporting import make_console
 from rrl.knobs import in_words
 from rrl.objective import in_unit, make_objective
 from rrl.records import Header
+from rrl.views.html_report.numbers import four_digits
 from rrl.views.summary import summarise
 from rrl.views.what_if import CONFIDENCE, Learned, Outlook, WhatIf
 from serving_adapter.flags.parsing import fail, in_a_sentence
@@ -92,7 +93,7 @@ def show(console: Console, learned: Learned, answer: WhatIf) -> None:
     limit_ms = answer.objective.slo_p95_ms
     limit = "" if limit_ms is None else f", p95 limit {limit_ms:g} ms"
     table = Table(
-        title=f"expected at {answer.load:.4g} {learned.load_unit}{limit}",
+        title=f"expected at {four_digits(answer.load)} {learned.load_unit}{limit}",
         title_justify="left",
         title_style="bold",
         header_style="dim",
@@ -109,13 +110,13 @@ def show(console: Console, learned: Learned, answer: WhatIf) -> None:
     for doubt in answer.doubts:
         console.print(f"the first one: {doubt}" if doubt.startswith("never") else doubt, style="yellow")
     low, high = learned.loads_seen
-    console.print(f"the run saw {low:.4g} to {high:.4g} {learned.load_unit}", style="dim")
+    console.print(f"the run saw {four_digits(low)} to {four_digits(high)} {learned.load_unit}", style="dim")
 
 
 def _add(table: Table, place: str, outlook: Outlook, unit: str) -> None:
     figures = ("not borne", "", "")
     if outlook.borne:
-        interval = f"{outlook.p95_low_ms:.4g} to {outlook.p95_high_ms:.4g}"
-        figures = (f"{outlook.p95_ms:.4g}", interval, in_unit(outlook.cost, unit))
+        interval = f"{four_digits(outlook.p95_low_ms)} to {four_digits(outlook.p95_high_ms)}"
+        figures = (four_digits(outlook.p95_ms), interval, in_unit(outlook.cost, unit))
     threads, measured = f"{outlook.threads}", "yes" if outlook.measured else "no"
     table.add_row(place, in_words(outlook.configuration), threads, *figures, measured)

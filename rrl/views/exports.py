@@ -37,7 +37,7 @@ from rrl.views.summary import (
     write_best_configuration,
 )
 from rrl.views.tensorboard_events import TensorBoardEvents
-from rrl.views.terminal import cost_table, result_table
+from rrl.views.terminal import cost_table, fits, result_table
 
 LATENCY_PICTURE = "latency.png"
 BEST = "best_"  # begins the names of the files that take the configuration home
@@ -158,7 +158,8 @@ def print_result(
     console: Console, journal: Journal, summary: RunSummary, client_failures: int | None
 ) -> None:
     console.print()
-    console.print(result_table(journal.header, summary))
+    table = result_table(journal.header, summary)
+    console.print(table if fits(console, table) else result_table(journal.header, summary, turned=True))
     console.print(cost_table(summary, client_failures))
     if (front := front_table(tradeoff.Tradeoff.of(journal.header, journal.records))) is not None:
         console.print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from rrl.knobs import in_words
+from rrl.views.html_report.numbers import four_digits
 from rrl.views.tradeoff import Tradeoff
 
 MAX_ROWS = 8  # The others are in pareto.csv.
@@ -25,7 +26,7 @@ def front_table(tradeoff: Tradeoff) -> Table | None:
         table.add_column(name, justify="right")
     table.add_column("configuration")
     for point in front[:MAX_ROWS]:
-        figures = (f"{point.threads}", f"{point.latency_ms:.4g}", f"{point.answered_per_s:.4g}")
+        figures = (f"{point.threads}", four_digits(point.latency_ms), four_digits(point.answered_per_s))
         table.add_row(*figures, f"{point.intervals}", in_words(point.configuration))
     if len(front) > MAX_ROWS:
         table.caption = f"{len(front) - MAX_ROWS} more are in pareto.csv"

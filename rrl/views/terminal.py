@@ -25,6 +25,8 @@ from rrl.space import Configuration
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.settings import TuningSettings
+from rrl.views.exploration_cost import CostOfExploration
+from rrl.views.html_report.numbers import count
 from rrl.views.summary import RunSummary, Standing
 
 PHASES: dict[str, str] = {
@@ -34,6 +36,8 @@ PHASES: dict[str, str] = {
     "wait": "waiting",
 }
 SHOWN_MEANS = 60
+MOST_COLUMNS = 10_000  # More than a table has.
+NARROW = 76  # Columns. Bar and words of the progress need about as many.
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -85,17 +89,7 @@ class LiveView(Listener):
     ) -> None:
         """`in_force`: before the first change."""
         self._console, self._header, self._guard = console, header, guard
-        self._progress = ProgressBar(
-            TextColumn("[bold]{task.description:<19}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("intervals,"),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
-            EtaColumn(),
-            TextColumn("left"),
-            speed_estimate_period=120.0,
-        )
+        self._progress = _progress(narrow=console.width < NARROW)
         self._task = self._progress.add_task(PHASES["baseline"], total=total, completed=done)
         self._in_force = dict(in_force)
         self._change = "none so far"
@@ -175,6 +169,23 @@ class LiveView(Listener):
         return Panel(Group(self._progress, Text(), rows), title=title, border_style="blue", padding=(1, 2))
 
 
+def _progress(narrow: bool) -> ProgressBar:
+    """How far the run is. In a narrow terminal only what cannot be told from the rest."""
+    if narrow:
+        return ProgressBar(TextColumn("[bold]{task.description}"), MofNCompleteColumn())
+    return ProgressBar(
+        TextColumn("[bold]{task.description:<19}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("intervals,"),
+        TimeElapsedColumn(),
+        TextColumn("gone,"),
+        EtaColumn(),
+        TextColumn("left"),
+        speed_estimate_period=120.0,
+    )
+
+
 def make_view(
     console: Console, log: Journal, guard: Guard, settings: TuningSettings, in_force: Configuration
 ) -> PlainView | LiveView:
@@ -203,20 +214,38 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[min(len(BARS) - 1, int((x - low) / span * len(BARS)))] for x in logs)
 
 
-def result_table(header: Header, summary: RunSummary) -> Table:
-    """Start, best found, and the gain."""
-    table = Table(title="result", title_justify="left", title_style="bold", header_style="dim")
-    table.add_column("")
-    table.add_column("configuration")
-    for name in ("load/s", "mean ms", "p50", "p95", "p99", "queue", "service"):
-        table.add_column(name, justify="right")
+def result_table(header: Header, summary: RunSummary, turned: bool = False) -> Table:
+    """Start, best found, and the gain. `turned`: with a row for each figure, for a narrow terminal."""
+    names = ["configuration", "load/s", "mean ms", "p50", "p95", "p99", "queue", "service"]
     if header.objective != "latency":
-        table.add_column("cost", justify="right")
+        names.append("cost")
     if summary.start.failure_share or summary.best.failure_share:
-        table.add_column("failed", justify="right")
-    _add_row(table, header, "start", summary.start, "")
-    _add_row(table, header, "best found", summary.best, "green" if summary.found_better else "")
+        names.append("failed")
+    table = Table(title="result", title_justify="left", title_style="bold", header_style="dim")
+    table.add_column("", no_wrap=turned)
+    shown = {
+        name: _cells(header, standing, failed="failed" in names)
+        for name, standing in (("start", summary.start), ("best found", summary.best))
+    }
+    green = "green" if summary.found_better else ""
+    if turned:
+        table.add_column("start")
+        table.add_column("best found", style=green)
+        for row in zip(names, *shown.values(), strict=True):
+            table.add_row(*row)
+        return table
+    table.add_column(names[0])
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, style in (("start", ""), ("best found", green)):
+        table.add_row(name, *shown[name], style=style)
     return table
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Whether none of the table's words and figures is cut."""
+    unlimited = console.options.update(max_width=MOST_COLUMNS)
+    return console.measure(table, options=unlimited).minimum <= console.width
 
 
 def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
@@ -226,7 +255,8 @@ def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
     if client_failures is not None:
         failed += f"; {client_failures} by the clients', in all"
     if cost.gaps:
-        failed += f"; not known of {cost.gaps} intervals in which the target was away, or began anew"
+        intervals = count(cost.gaps, "interval")
+        failed += f"; not known of {intervals} in which the target was away, or began anew"
     of_it = f", {cost.validation_request_s:.1f} of them in the validation" if cost.turns else ""
     none_failed = cost.failures == 0 and not client_failures and not cost.gaps
     rows = Table.grid(padding=(0, 2))
@@ -236,12 +266,19 @@ def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
     rows.add_row(
         "cost of exploration",
         f"{cost.extra_request_s:.1f} request-seconds beyond the start's, at the same arrivals{of_it}; "
-        f"{cost.worse_share:.0%} of {cost.intervals} tuning intervals were worse than the start",
+        + _worse(cost),
     )
     rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
     rows.add_row("failed requests", Text(failed, style="green" if none_failed else "red"))
     rows.add_row("left in force", in_words(summary.left))
     return rows
+
+
+def _worse(cost: CostOfExploration) -> str:
+    """In how many of the tuning intervals users waited longer."""
+    if cost.intervals == 1:
+        return f"the only tuning interval was {'worse' if cost.worse_share else 'no worse'} than the start"
+    return f"{cost.worse_share:.0%} of {cost.intervals} tuning intervals were worse than the start"
 
 
 def gain_in_words(summary: RunSummary) -> str:
@@ -263,19 +300,20 @@ def gain_in_words(summary: RunSummary) -> str:
     return f"{times_lower(summary.gain)} cost ({how})"
 
 
-def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:
+def _cells(header: Header, standing: Standing, failed: bool) -> list[str]:
+    """Its configuration and figures. `failed`: with the share of requests that failed."""
     figures = [standing.arrival_rate_per_s]  # Each was measured under the load of its own intervals.
     figures += [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms]
     figures += [standing.queue_ms, standing.service_ms]
     if header.objective != "latency":
         figures.append(standing.cost)
-    cells = [_ms(value).strip() for value in figures]
+    cells = [in_words(standing.configuration), *(_ms(value).strip() for value in figures)]
     unit = unit_of(header.objective)
     if tells_broken_limit(standing.cost, unit):
         cells[-1] = in_unit(standing.cost, unit)
-    if any(column.header == "failed" for column in table.columns):
+    if failed:
         cells.append(f"{standing.failure_share:.1%}")
-    table.add_row(name, in_words(standing.configuration), *cells, style=style)
+    return cells
 
 
 def _ms(value: float) -> str:

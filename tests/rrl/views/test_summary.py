@@ -544,3 +544,41 @@ def test_the_terminal_tells_a_broken_limit_in_place_of_a_number_of_threads(tmp_p
     of_start, of_best = printed.getvalue().splitlines()[-3:-1]
     assert of_start.split("│")[-2].strip() == "a broken limit"
     assert of_best.split("│")[-2].strip() == "4.0"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_figure_of_the_result_is_cut_however_narrow_the_terminal(
+    folder: Path, run: tuple[Header, list[Record]], width: int, tmp_path: Path
+) -> None:
+    header, records = run
+    header = replace(header, objective="strict-slo", slo_p95_ms=500.0)
+    journal = Journal.create(tmp_path, header)
+    journal.records.extend(records)
+    summary = summarise(header, records)
+    printed = StringIO()
+    print_result(Console(file=printed, width=width), journal, summary, 0)
+    journal.close()
+    table = printed.getvalue().partition("gain")[0]
+    assert "…" not in table
+    for figure in ("configuration", "mean ms", "p99", "service", "cost", f"{summary.best.p95_ms:.1f}"):
+        assert figure in table
+
+
+def test_a_narrow_terminal_tells_how_many_intervals_are_over(run: tuple[Header, list[Record]]) -> None:
+    header, shown = run[0], StringIO()
+    screen = Console(file=shown, width=40)
+    view = LiveView(screen, header, Guard(header.space.number(header.start)), header.found, 2000, 1999)
+    view.close()
+    screen.print(view._view())
+    assert "measuring the start 1999/2000 " in shown.getvalue()
+    assert "…" not in shown.getvalue()
+
+
+def test_one_of_a_thing_is_no_plural(run: tuple[Header, list[Record]]) -> None:
+    summary = summarise(*run)
+    cost = summary.exploration._replace(intervals=1, worse_share=1.0, gaps=1)
+    said = " ".join(
+        str(cell) for cell in cost_table(replace(summary, exploration=cost), None).columns[1].cells
+    )
+    assert "; the only tuning interval was worse than the start" in said
+    assert "not known of 1 interval in which the target was away" in said

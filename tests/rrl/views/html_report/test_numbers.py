@@ -8,6 +8,8 @@ import pytest
 
 from rrl.views.html_report.numbers import (
     duration,
+    four_digits,
+    in_figures,
     linear_ticks,
     log_ticks,
     lower_or_higher,
@@ -47,3 +49,13 @@ def test_ratios_durations_and_ticks_are_round() -> None:
     assert minute_ticks(4.8) == [(k, f"{k} min") for k in range(5)]
     assert [label for _, label in minute_ticks(0.9)] == ["0 s", "20 s", "40 s"]
     assert [label for _, label in minute_ticks(600)][:2] == ["0 h", "2 h"]
+
+
+def test_large_numbers_have_no_exponent() -> None:
+    assert [in_figures(value) for value in (0.1 + 0.2, 20_000.0, 2e6)] == ["0.3", "20,000", "2,000,000"]
+    assert [four_digits(value) for value in (60.126, 19.9, 12_345.6)] == ["60.13", "19.9", "12,350"]
+
+
+def test_a_short_range_has_ticks_too() -> None:
+    assert log_ticks(21.0, 28.0, 4) == [22, 24, 26, 28]
+    assert len(log_ticks(44.9, 45.1, 6)) > 1
