@@ -18,11 +18,12 @@ def changes_table(run: RunView) -> Element:
     if not run.changes:
         return tag("p", "The configuration was never changed.", class_="note")
     head = ("when", "clock", "change", "why", "then")
+    dated = len({changed.change.at.date() for changed in run.changes}) > 1
     many = count(len(run.changes), "change")
     table = tag(
         "table",
         tag("thead", tag("tr", *(tag("th", name, scope="col") for name in head))),
-        tag("tbody", *(_row(run, changed) for changed in run.changes)),
+        tag("tbody", *(_row(run, changed, dated) for changed in run.changes)),
         class_="changes",
     )
     return tag(
@@ -33,14 +34,16 @@ def changes_table(run: RunView) -> Element:
     )
 
 
-def _row(run: RunView, changed: PlacedChange) -> Element:
+def _row(run: RunView, changed: PlacedChange, dated: bool) -> Element:
+    """`dated`: the changes are of several days, so that the clock alone says little."""
     change, i = changed.change, changed.interval
     minutes = run.length_min if i is None else float(run.begins_min[i])
-    clock = tag("time", f"{change.at:%H:%M:%S}", datetime=change.at.isoformat(timespec="seconds"))
+    clock = f"{change.at:%Y-%m-%d %H:%M:%S}" if dated else f"{change.at:%H:%M:%S}"
+    moment = tag("time", clock, datetime=change.at.isoformat(timespec="seconds"))
     return tag(
         "tr",
         tag("td", duration(60 * minutes), class_="nowrap"),
-        tag("td", clock, class_="nowrap"),
+        tag("td", moment, class_="nowrap"),
         tag("td", in_arrows(change.what)),
         tag("td", change.reason),
         tag("td", *_then(run, i)),

@@ -19,6 +19,7 @@ from rrl.views.html_report.numbers import (
     NOTHING,
     bounds,
     count,
+    in_figures,
     linear_ticks,
     log_ticks,
     lower_or_higher,
@@ -177,7 +178,7 @@ def _strip(run: RunView, compares: bool) -> Element | None:
     for tick in ticks:
         shapes += [
             charts.upright(place(tick), 0, height, "grid"),
-            charts.words(percent(place(tick)), height + 15, f"{tick:,g}", "middle"),
+            charts.words(percent(place(tick)), height + 15, in_figures(tick), "middle"),
         ]
     for k, ((name, records, class_), e) in enumerate(zip(rows, estimates, strict=True)):
         y = ROW_HEIGHT * (k + 0.5)

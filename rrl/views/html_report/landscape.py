@@ -23,7 +23,7 @@ from rrl.space import ConfigurationSpace
 from rrl.views.confidence import Estimate, mean_interval
 from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, percent, scrolled, tag
-from rrl.views.html_report.numbers import bounds, count, finite, log_ticks, ms, share_of_log
+from rrl.views.html_report.numbers import bounds, count, finite, in_figures, log_ticks, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.wording import cost_in_words
 
@@ -163,7 +163,7 @@ def _axis(low: float, high: float) -> Element:
     return charts.plot(
         14,
         "logarithmic scale",
-        [charts.words(percent(share_of_log(t, low, high)), 11, f"{t:,g}", "middle") for t in ticks],
+        [charts.words(percent(share_of_log(t, low, high)), 11, in_figures(t), "middle") for t in ticks],
         class_="bar-axis",
     )
 

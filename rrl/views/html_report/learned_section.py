@@ -10,7 +10,7 @@ from rrl.objective import Capacity, LeastResources, Objective, in_unit, make_obj
 from rrl.records import MOST_CONCURRENCY
 from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, scrolled, tag
-from rrl.views.html_report.numbers import ms
+from rrl.views.html_report.numbers import in_figures, ms
 from rrl.views.html_report.run_view import RunView
 from rrl.views.what_if import CONFIDENCE, Learned, Outlook, WhatIf
 
@@ -63,7 +63,9 @@ def _bar(share: float) -> Element:
 
 
 def _by_value(name: str, times: dict[int, float]) -> str:
-    return " · ".join(f"{shown(name, value)}: {factor:.3g}x" for value, factor in times.items())
+    return " · ".join(
+        f"{shown(name, value)}: {in_figures(float(f'{factor:.3g}'))}x" for value, factor in times.items()
+    )
 
 
 def what_if(run: RunView) -> Children:

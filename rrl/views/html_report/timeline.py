@@ -11,7 +11,7 @@ from rrl.tuning.decision_words import PUT_BACK, who_decided
 from rrl.views.html_report import charts
 from rrl.views.html_report.latency_chart import is_long, latency_chart, marks_of, unmeasured
 from rrl.views.html_report.markup import percent, tag
-from rrl.views.html_report.numbers import duration, linear_ticks, minute_ticks, ms
+from rrl.views.html_report.numbers import duration, in_figures, linear_ticks, minute_ticks, ms
 from rrl.views.html_report.readout_data import ELEMENT, readout_data
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.wording import in_arrows
@@ -138,7 +138,7 @@ def _load(run: RunView, edges: Sequence[float]) -> Element:
         unmeasured(run, LOAD_HEIGHT),
         [
             (charts.level(LOAD_HEIGHT * (1 - t / top), "grid"),
-             charts.words("-8", LOAD_HEIGHT * (1 - t / top) + 4, f"{t:,g}", "end"))
+             charts.words("-8", LOAD_HEIGHT * (1 - t / top) + 4, in_figures(t), "end"))
             for t in ticks
         ],
         charts.stretched(

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from rrl.knobs import in_words
 from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, percent, scrolled, tag
-from rrl.views.html_report.numbers import count, log_ticks, lower_or_higher, ms, share_of_log
+from rrl.views.html_report.numbers import count, in_figures, log_ticks, lower_or_higher, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
 from rrl.views.tradeoff import Tradeoff, TradeoffPoint, keeps_limit
 
@@ -61,7 +61,7 @@ def _plot(run: RunView, measured: Tradeoff, axis: Axis) -> Element:
         return HEIGHT * (1 - share_of_log(latency_ms, low, high))
 
     shapes: list[Children] = [
-        (charts.level(y(t), "grid"), charts.words("-8", y(t) + 4, f"{t:,g}", "end"))
+        (charts.level(y(t), "grid"), charts.words("-8", y(t) + 4, in_figures(t), "end"))
         for t in log_ticks(low, high, 6)
     ]
     shapes.append(_ticks(axis, points, x, least, most))
@@ -99,7 +99,7 @@ def _ticks(
     """The values themselves where they are few, else round numbers between."""
     own = sorted({axis[1](point) for point in points})
     values = own if axis is THREADS and len(own) <= 7 else log_ticks(least, most, 6) if most > least else own
-    return [charts.words(percent(x(value)), HEIGHT + 15, f"{value:,.4g}", "middle") for value in values]
+    return [charts.words(percent(x(value)), HEIGHT + 15, in_figures(value), "middle") for value in values]
 
 
 def _dot(measured: Tradeoff, point: TradeoffPoint, x: float, y: float) -> Element:

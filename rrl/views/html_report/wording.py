@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rrl.objective import in_unit, tells_broken_limit, unit_of
 from rrl.records import Header, Record
-from rrl.views.html_report.numbers import ms
+from rrl.views.html_report.numbers import count, ms
 
 
 def in_arrows(what: str) -> str:
@@ -25,6 +25,6 @@ def remark(record: Record) -> str:
         f"aborted: {record.measurement.aborted}" if record.measurement.aborted else "",
         record.measurement.gap,
         record.verdict if record.verdict not in (record.measurement.gap, record.measurement.aborted) else "",
-        f"{failures} requests failed" if failures and "failed" not in record.verdict else "",
+        f"{count(failures, 'request')} failed" if failures and "failed" not in record.verdict else "",
     ]
     return "; ".join(filter(None, parts))

@@ -22,7 +22,8 @@ from tests.support.runs import simulated_runs as runs
 
 pytestmark = pytest.mark.browser
 
-CASES = ("good", "wide", "worse", "troubled", "stock", "unfinished", "empty", "long", "hostile")
+CASES = ("good", "wide", "worse", "troubled", "stock", "unfinished", "empty", "long", "hostile", "knobs")
+PAPER_WIDTH = 718  # Of A4 between its margins, in pixels.
 HOSTILE = "</script><script>hacked=1</script>\"'<img src=//x.example/y onerror=hacked=1>"
 
 # Asked of the page
@@ -34,6 +35,12 @@ OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => {{
 
 SMALL = """[...document.querySelectorAll('h1, h2, p, dt, dd, th, td')].filter(e =>
   e.innerText.trim() && parseFloat(getComputedStyle(e).fontSize) < 11).map(e => e.innerText)"""
+
+SQUEEZED = """[...document.querySelectorAll('.what-if tbody tr, .importance tbody tr')].map(row =>
+  row.getBoundingClientRect().height)"""
+
+CUT_ON_PAPER = """[...document.querySelectorAll('.scrolled > *')].filter(e =>
+  e.getBoundingClientRect().right > {} + 1).map(e => e.parentElement.getAttribute('aria-label'))"""
 
 SIZES = """[...document.querySelectorAll('svg[role=img]')].map(svg => {
   const box = svg.getBoundingClientRect();
@@ -138,6 +145,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "empty": ((header, []), summarise(header, [])),
         "long": (long := runs.repeated(good, 2000), runs.at_usual_start(summary, long)),
         "hostile": (hostile, summarise(*hostile)),
+        "knobs": (knobs := runs.with_ten_more_knobs(good), summarise(*knobs)),
     }
     assert set(made) == set(CASES)
     for name, ((header, records), summary) in made.items():
@@ -359,6 +367,20 @@ def test_it_prints_on_a_few_white_pages(browser: Browser, pages: dict[str, Path]
     )
     assert browser.ask("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_no_table_of_a_dozen_knobs_is_cut_on_paper(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["knobs"], width=PAPER_WIDTH)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.ask(CUT_ON_PAPER.format(PAPER_WIDTH)) == []
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_remarks_in_tables_are_not_squeezed_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["good"], width=390, height=844, mobile=True)
+    heights = browser.ask(SQUEEZED)
+    assert len(heights) > 6
+    assert max(heights) < 80
 
 
 def test_2000_intervals_stay_light(browser: Browser, pages: dict[str, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -114,3 +115,20 @@ def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:
     reasons = text(by_class(root, "changes")[0])
     assert "the guard rolled back: the queue is running away" in reasons
     assert "aborted: the queue is running away: 90 more requests" in reasons
+
+
+def test_one_failed_request_is_no_plural(good: runs.Run) -> None:
+    header, records = good
+    failing = [runs.measured(r, failures=1) if i == 6 else r for i, r in enumerate(records)]
+    root = shown((header, failing))
+    assert "1 request failed" in text(by_class(root, "changes")[0])
+    assert "1 requests" not in text(root)
+
+
+def test_changes_of_several_days_have_their_date(good: runs.Run) -> None:
+    header, records = good
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", text(shown(good).find(".//time")))
+    days = [replace(r, wall_time_s=r.wall_time_s + 86400 * (i > 8)) for i, r in enumerate(records)]
+    clocks = [text(clock) for clock in shown((header, days)).iter("time")]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", clock) for clock in clocks)
+    assert clocks == sorted(clocks)
