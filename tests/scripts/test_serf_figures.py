@@ -216,6 +216,17 @@ def test_what_a_law_assumes_is_no_reproduction(tmp_path: Path) -> None:
             assert (claim.reproduces == NOT_COMPARABLE) == claim.what.endswith("(its law)")
 
 
+def test_what_follows_from_the_law_of_interference_is_no_reproduction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loads, fig7):
+        monkeypatch.setattr(module, "enough_requests", lambda utilisation: 500)
+    claims = (*fig7.run(tmp_path, 1, LOADS).claims, *fig12.run(tmp_path, 1, (SMALL,), LOADS).claims)
+    laws = [claim for claim in claims if claim.what.endswith("(its law)")]
+    assert [claim.paper for claim in laws] == ["it can vary", "service parallelism of only 2 at high load"]
+    assert {claim.reproduces for claim in laws} == {NOT_COMPARABLE}
+
+
 def test_threads_gain_less_with_more_nodes(tmp_path: Path) -> None:
     fig4.run(tmp_path, 2)
     with (tmp_path / "serf-fig4.csv").open() as file:
