@@ -10,11 +10,13 @@ goes on where it was interrupted, with the same load. What another seed began is
 | column | over the intervals that have a cost |
 |---|---|
 | whole, second half | mean latency |
-| against | change of the mean latency against the peer's, with its 95 % interval over blocks |
+| against | change of the mean latency against a peer's, with its 95 % interval over blocks |
 | aborted | intervals that the guard ended early |
 | settled | intervals until nine in ten are within 5 % of the best configuration |
 
 The best is that of the lowest mean over all agents' intervals, of those that had five or more.
+
+RRL's reductions are judged as in its figures (`scripts/figures/rrl/rules.py`), with blocks in place of runs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from rrl.command_line.embedded.embedded import Embedded
 from rrl.command_line.embedded.embedded_settings import EmbeddedSettings
 from rrl.command_line.embedded.embedded_target import EmbeddedTarget
 from rrl.records import Record
-from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change
+from scripts.figures.bootstrap import BootstrapInterval
+from scripts.figures.rrl import rules
 from scripts.serving.processes import tune_command
 from scripts.serving.served_agents import REACH, settled_after
 from serving_adapter.flags.parsing import parse
@@ -46,6 +49,7 @@ from serving_adapter.whole_files import written_whole
 KNOBS = "instances=1:5,intra_op_threads=1:3,max_batch_size=1,2,4,8"
 INTERVAL_S, SETTLE_S = 1.5, 0.35
 PEER, OURS = "capes", "rrl-paper"
+PAPER_PERCENT = {PEER: -79.0, "deeprm": -52.9}  # RRL against each under WiKi, "up to" (section 6.4)
 OFTEN = 5  # intervals: the mean of fewer may be low by chance
 SERVER_FILE = "server.json"  # the load and the ports, which stay those of the first start
 
@@ -169,15 +173,27 @@ def costs(records: Sequence[Record], block: int) -> np.ndarray:
     return np.array([float(np.nanmean(each[k : k + block])) for k in range(0, len(each), block)])
 
 
-def change(records: Mapping[str, Sequence[Record]], agent: str, block: int) -> BootstrapInterval:
-    """Of an agent's mean latency against the peer's, in percent."""
-    ours, theirs = (costs(records[name], block) for name in (agent, PEER))
+def change(
+    records: Mapping[str, Sequence[Record]], agent: str, block: int, peer: str = PEER
+) -> BootstrapInterval:
+    """Of an agent's mean latency against a peer's, in percent."""
+    ours, theirs = (costs(records[name], block) for name in (agent, peer))
     blocks = min(len(ours), len(theirs))
-    return BootstrapInterval(*(100 * value for value in bootstrap_change(ours[:blocks], theirs[:blocks])))
+    return rules.percent_change(ours[:blocks], theirs[:blocks])
+
+
+def verdicts(records: Mapping[str, Sequence[Record]], block: int) -> dict[str, str]:
+    """Of RRL's reduction against each of the paper's peers that ran."""
+    blocks = len(costs(records[OURS], block))
+    return {
+        peer: rules.judged(blocks, rules.verdict_of_reduction(percent, change(records, OURS, block, peer)))
+        for peer, percent in PAPER_PERCENT.items()
+        if peer in records
+    }
 
 
 def table(records: Mapping[str, Sequence[Record]], block: int) -> list[str]:
-    """A line for each agent."""
+    """A line for each agent, and one for each of the paper's peers."""
     means_ms = _means_ms(records)
     lines = [
         f"{'agent':12} {'whole ms':>9} {'second half':>11} {'aborted':>8} {'settled':>8}  against {PEER}"
@@ -190,11 +206,15 @@ def table(records: Mapping[str, Sequence[Record]], block: int) -> list[str]:
             f"{agent:12} {np.mean(costs(each, len(each))):9.1f} {np.mean(half):11.1f} {aborted:8} "
             f"{settled or '-':>8}  {change(records, agent, block).text('+.0f', ' %')}"
         )
-    return lines
+    return lines + [
+        f"{OURS} against {peer}: {change(records, OURS, block, peer).text('+.0f', ' %')}, "
+        f"in the paper up to {PAPER_PERCENT[peer]:+.1f} %: {verdict}"
+        for peer, verdict in verdicts(records, block).items()
+    ]
 
 
 def outcome(records: Mapping[str, Sequence[Record]], block: int) -> dict[str, Any]:
-    """The paper has a reduction of 50.6 % for Inception and 79.0 % for DeepSpeech under its WiKi load."""
+    """RRL's mean latency beside CAPES', and the verdicts."""
     means = {agent: float(np.mean(costs(each, len(each)))) for agent, each in records.items()}
     against = change(records, OURS, block)
     return {
@@ -205,6 +225,7 @@ def outcome(records: Mapping[str, Sequence[Record]], block: int) -> dict[str, An
         "reach": 1.0,
         "holds": bool(against.high < 0),
         "percent": [round(value, 1) for value in against],
+        "verdicts": verdicts(records, block),
         "agents_ms": {agent: round(ms, 3) for agent, ms in means.items()},
         "intervals": {agent: len(each) for agent, each in records.items()},
     }
