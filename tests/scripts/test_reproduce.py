@@ -13,7 +13,7 @@ import pytest
 from scripts.figures import results
 from scripts.figures.__main__ import FIGURES, HEAD_TO_HEAD, PAGES, TRITON_PAGE, main
 from scripts.figures.bootstrap import bootstrap_change, bootstrap_mean, bootstrap_median
-from scripts.figures.result import NO_CLAIM, PARTLY, Claim, FigureResult
+from scripts.figures.result import NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult
 from scripts.figures.rrl import fig11
 from tests.support import CHECKOUT
 from tests.support.in_this_process import InThisProcess
@@ -137,6 +137,14 @@ def test_q_has_converged_when_it_stays_near_its_end() -> None:
     distance = np.array([1.0, 0.4, 0.24, 0.4] + [0.2] * 36)
     assert fig11.converged_after(distance) == 4
     assert fig11.converged_after(np.full(10, 0.3)) == 0
+
+
+def test_each_radius_with_a_factor_in_the_paper_is_judged_by_it() -> None:
+    times = {0: np.full(3, 60.0), 1: np.full(3, 15.0), 2: np.full(3, 10.0)}
+    of_runs = {radius: np.full(3, 0.5) for radius in times}
+    claims = {claim.paper: claim for claim in fig11._claims(times, of_runs, of_runs)}
+    assert (claims["5"].ours, claims["5"].reproduces) == ("4.0 [4.0, 4.0]", REPRODUCES)
+    assert (claims["roughly 10"].ours, claims["roughly 10"].reproduces) == ("6.0 [6.0, 6.0]", PARTLY)
 
 
 def test_a_figure_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

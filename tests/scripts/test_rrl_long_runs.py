@@ -224,6 +224,30 @@ def test_violations_are_counted_over_the_run_and_after_the_search() -> None:
     assert limited.by_limit("rrl", "p95_ms")[0, -1] == pytest.approx(200 / 300)
 
 
+@pytest.mark.parametrize(
+    ("runs", "over", "later", "verdict"),
+    [(3, 4, 0, REPRODUCES), (3, 30, 4, PARTLY), (3, 30, 30, FAILS), (2, 0, 0, NO_CLAIM)],
+)
+def test_an_slo_is_guaranteed_where_less_than_one_interval_in_a_hundred_is_over(
+    runs: int, over: int, later: int, verdict: str
+) -> None:
+    """`over` of the first 50 decisions of 500, which are the search, and `later` of the others."""
+    latency_ms = np.concatenate([falling(400.0, 100.0, over, 50), falling(400.0, 100.0, later, 450)])
+    limited = RunsWithLimits(panel_runs({"rrl": [latency_ms] * runs}), np.full(runs, 300.0))
+    assert limited.verdict_of_guarantee("rrl") == verdict
+
+
+def test_a_share_of_the_others_resources_is_judged_as_the_reduction_that_it_is() -> None:
+    runs = panel_runs({"rrl": [np.full(9, 100.0)] * 3, "capes": [np.full(9, 100.0)] * 3})
+    limited = RunsWithLimits(runs, np.full(3, 300.0))
+    for utilisation, verdict in ((0.2, REPRODUCES), (0.6, PARTLY), (0.8, FAILS)):
+        runs.decisions["rrl"]["cpu_utilisation"] = utilisation
+        runs.decisions["capes"]["cpu_utilisation"] = 0.8
+        claim = fig15._share_claim(fig15.RESNET, limited, "rrl", "capes", LOOKS)
+        share = f"{utilisation / 0.8:.2f}"
+        assert (claim.ours, claim.reproduces) == (f"{share} [{share}, {share}]", verdict)
+
+
 def test_requests_of_an_idle_server_take_the_service_time() -> None:
     runs = panel_runs({"guided": [np.full(3, 100.0)]}, ["family:1060"])
     runs.decisions["guided"]["arrival_rate_per_s"] = 1e-3

@@ -47,6 +47,8 @@ from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, F
 
 NAME = "rrl-fig11"
 RADII = (0, 1, 2, 3, 4, 5)
+PAPER_TIMES_FASTER = {1: ("5", 5.0), 2: ("roughly 10", 10.0)}  # by δ, than δ = 0
+AS_MUCH_FASTER = 0.8  # of the paper's factor
 NEAR_ITS_END = 0.05  # of the distance
 END = 0.1  # of the decisions: where a run ends is the mean over its last ones
 
@@ -217,12 +219,13 @@ def _claims(
     times: Mapping[int, np.ndarray], ends: Mapping[int, np.ndarray], ratios: Mapping[int, np.ndarray]
 ) -> list[Claim]:
     claims = []
-    if {0, 1} <= set(times):
-        speed = bootstrap_median(times[0] / np.maximum(1, times[1]))
-        verdict = REPRODUCES if speed.estimate >= 4 else PARTLY if speed.low > 1 else FAILS
-        claims.append(
-            Claim("δ = 1 converges so many times faster than δ = 0", "5", speed.text(".1f"), verdict)
-        )
+    for δ, (words, factor) in PAPER_TIMES_FASTER.items():
+        if {0, δ} <= set(times):
+            speed = bootstrap_median(times[0] / np.maximum(1, times[δ]))
+            enough = speed.estimate >= AS_MUCH_FASTER * factor
+            verdict = REPRODUCES if enough else PARTLY if speed.low > 1 else FAILS
+            what = f"δ = {δ} converges so many times faster than δ = 0"
+            claims.append(Claim(what, words, speed.text(".1f"), verdict))
     medians = [bootstrap_median(values).estimate for values in times.values()]
     falls = bool(np.all(np.diff(medians) <= 0))
     text = ", ".join(f"{median:.0f}" for median in medians)
