@@ -52,6 +52,7 @@ OF_OTHERS = {
     "--config",
     "--deployment",  # --model by the name that Ray Serve has for it
     "--list",
+    "--stop-timeout",  # Docker's
     "--model-control-mode",
     "--load-model",
     "--logdir",
