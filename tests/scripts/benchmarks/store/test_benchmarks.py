@@ -125,11 +125,12 @@ def test_the_ideal_is_a_process_that_has_read_the_weights_itself(monkeypatch: py
 
     monkeypatch.setattr(cold_start, "running_store", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(cold_start, "in_children", in_children)
+    monkeypatch.setattr(cold_start, "_be_busy", lambda length_s: events.append(f"busy {length_s} s"))
     monkeypatch.setattr(torch, "load", reading)
     monkeypatch.setattr(time, "perf_counter", second)
     rows = KeptRows(None, ("model", "round", "way"))
     cold_start._measure("SqueezeNet-v1.1", [(0, IDEAL)], rows)
-    assert events == ["forked", "read", *4 * ["clock"]]
+    assert events == ["forked", "read", "busy 0.2 s", *4 * ["clock"]]
     assert [(row["way"], row["load_ms"]) for row in rows] == [(IDEAL, 1000.0)]
 
 
