@@ -12,8 +12,8 @@ has connected to nothing and computed nothing. An answer takes three steps, as t
 Ideal is an answer with the weights in the process already, so that loading takes no time. It has read them
 itself before the clock starts. Memory that its parent had filled would cost it something at the first touch,
 and no ideal has that. Its weights lie on small pages, as `torch.load` leaves them. Those of a hit lie on huge
-pages, so a hit may be a little faster. Processors that were idle begin slowly, and the ideal's were not, as it
-has just read. So every child is busy for a while before its clock starts.
+pages, so a hit may be a little faster. Processors that were idle begin slowly, and those of the ideal have
+just read. So every child is busy for a while before its clock starts.
 
 A store hit finds the model in host memory (Fig. 8a). A miss has it in no tier, and its file not in the page
 cache (Fig. 8b). The networks are the paper's, with random weights. Beside the time it prints what the
