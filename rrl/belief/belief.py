@@ -112,7 +112,8 @@ class Belief(Knowledge):
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
         """(K,) bool: each is expected to bear the load expected next with this share of its capacity.
 
-        A closed loop waits for its answers, so that it is always borne.
+        The load is the mean over bursts and lulls, as a queue goes down in a lull; what a burst costs until
+        then is what replays tell. A closed loop waits for its answers, so that it is always borne.
         """
         if self._load.waits_for_answers:
             return np.asarray(self.replay.capacity_per_s[numbers] > 0)
