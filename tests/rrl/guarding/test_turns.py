@@ -11,6 +11,15 @@ from rrl.guarding.turns import PLANNED_PAIRS, best_goes_first
 from rrl.measurement import SoFar
 from tests.support.runs.guard_told import BAD, GOOD, START, begun, tell, turn
 
+# Of the best, A, and the start, B; twice as many pairs as are planned may follow one another.
+TURNS = "AB BA AB BA"
+
+
+def test_the_order_of_the_turns_is_a_b_b_a() -> None:
+    pairs = TURNS.split()
+    assert len(pairs) == 2 * PLANNED_PAIRS
+    assert [best_goes_first(pair) for pair in range(len(pairs))] == [pair == "AB" for pair in pairs]
+
 
 def test_a_better_mean_that_is_within_the_noise_of_the_turns_is_not_kept() -> None:
     guard = begun()
@@ -71,25 +80,30 @@ def test_the_turns_are_over_once_they_show_it_or_are_as_many_as_planned(
 
 
 def validated(
-    rng: np.random.Generator, gain: float, noise: float, drift: float = 0.0, steps: float = 0.0
+    rng: np.random.Generator,
+    gain: float,
+    noise: float,
+    drift: float = 0.0,
+    steps: float = 0.0,
+    steps_in_turns: float = 0.0,
+    turns: str = TURNS,
 ) -> bool:
     """True if a run keeps a configuration that is so much better than the start.
 
     It is the best of nine before the turns. The machine drifts: an autoregression of standard deviation
-    `drift`, and `steps` more in each interval.
+    `drift`, and `steps` more in each interval, and in each turn so many more.
     """
     guard = Guard(START, GuardSettings(latency_factor=1e9))
     slow = rng.normal(0, drift)
-    intervals = 0
+    trend = 0.0
 
-    def cost(number: int) -> float:
-        nonlocal slow, intervals
+    def cost(number: int, step: float = steps) -> float:
+        nonlocal slow, trend
         slow = 0.8 * slow + rng.normal(0, 0.6 * drift)
-        intervals += 1
-        log = rng.normal(0, noise) + slow + steps * intervals
+        trend += step
+        log = rng.normal(0, noise) + slow + trend
         return 100 * math.exp(log) * (gain if number == START else 1.0)
 
-    turn_costs: dict[int, list[float]] = {}
     guard.enter(START)
     tell(guard, START, cost(START))
     for number in (*range(1, 9), *range(1, 9)):
@@ -97,12 +111,13 @@ def validated(
     for _ in range(8):
         tell(guard, guard.best, cost(guard.best))
     best = guard.best if guard.best != START else GOOD
-    turn_costs = {best: [], START: []}
-    for pair in range(2 * PLANNED_PAIRS):
+    turn_costs: dict[int, list[float]] = {best: [], START: []}
+    for pair in turns.split():
         if guard.turns.are_over(turn_costs):
             break
-        for number in (best, START) if best_goes_first(pair) else (START, best):
-            turn_costs[number].append(cost(number))
+        for letter in pair:
+            number = best if letter == "A" else START
+            turn_costs[number].append(cost(number, steps + steps_in_turns))
             turn(guard, number, turn_costs[number][-1])
     return guard.to_keep(turn_costs) != START
 
@@ -116,6 +131,20 @@ def test_what_is_no_better_is_seldom_kept_though_the_machine_drifts(
 ) -> None:
     rng = np.random.default_rng(0)
     assert np.mean([validated(rng, 1.0, noise, drift, steps) for _ in range(200)]) <= 0.05
+
+
+@pytest.mark.parametrize(("steps", "misled"), [(0.1, "AB AB AB AB"), (-0.1, "BA BA BA BA")])
+def test_a_machine_that_changes_in_the_turns_only_would_mislead_any_other_order(
+    steps: float, misled: str
+) -> None:
+    """Slower and slower, it makes worse what is always second; faster and faster, what is always first."""
+
+    def kept(turns: str) -> float:
+        rng = np.random.default_rng(0)
+        runs = [validated(rng, 1.0, 0.1, steps_in_turns=steps, turns=turns) for _ in range(200)]
+        return float(np.mean(runs))
+
+    assert kept(TURNS) <= 0.05 < kept(misled)
 
 
 @pytest.mark.parametrize(("gain", "noise", "power"), [(1.3, 0.05, 0.9), (1.3, 0.1, 0.7), (1.6, 0.1, 0.95)])
