@@ -13,6 +13,7 @@ from rrl.records import Record
 REACH_RATIO = 1.10  # of the best of the sweep
 REACH_SHARE = 0.9  # of all runs
 MOST_CHANGES = 10
+MOST_WORSENED = 0.02  # actions of the guard that made it worse, a run
 ALIKE = 1.25  # Loads that differ by at most this factor are compared.
 WORSE = 1.10
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from envs.scenarios.small_machines import random_machine
 from rrl.queueing.simulator import Simulation
+from scripts.benchmarks.tuner.real_traffic.report import GuardActions
+from scripts.benchmarks.tuner.simulated import traffic
 from scripts.benchmarks.tuner.simulated.traffic import (
     OF_THUMB,
     BesideNeighbour,
@@ -18,8 +22,10 @@ from scripts.benchmarks.tuner.simulated.traffic import (
     beside,
     episode,
     line_of,
+    result,
     spells_of,
 )
+from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 
 MACHINE, _ = random_machine(3)
 ONE_THREAD = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 8}
@@ -69,6 +75,43 @@ def test_a_neighbour_makes_every_configuration_slower() -> None:
 
 
 def test_a_line_counts_what_it_says() -> None:
-    runs = [TrafficOutcome(1.05, 3, 20.0, 30.0, 10.0), TrafficOutcome(1.4, 12, 80.0, 30.0, 10.0)]
+    runs = [
+        TrafficOutcome(1.05, 3, 20.0, 30.0, 10.0, GuardActions(rollbacks=2, aborted=1, worsened=0)),
+        TrafficOutcome(1.4, 12, 80.0, 30.0, 10.0, GuardActions(rollbacks=1, aborted=0, worsened=1)),
+    ]
     words = line_of(SimulatedTraffic("poisson", True, 0.5), "guided", runs).split()
-    assert words == ["poisson", "beside", "0.50", "guided", "1/2", "1.225", "1.40", "8/12", "1/2", "4.000"]
+    assert words == [
+        "poisson",
+        "beside",
+        "0.50",
+        "guided",
+        "1/2",
+        "1.225",
+        "1.40",
+        "8/12",
+        "1/2",
+        "1/4",
+        "4.000",
+    ]
+
+
+def test_a_run_tells_what_its_guard_did_and_whether_that_made_it_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rolled_back(*arguments: Any) -> Any:
+        kept, records = tuned(*arguments)
+        last = replace(records[-1], rollback=False)
+        dearer = replace(last, transition=replace(last.transition, cost=2 * last.cost))
+        return kept, [replace(last, rollback=True), dearer]
+
+    monkeypatch.setattr(traffic, "tuned", rolled_back)
+    outcome = episode(SimulatedTraffic("poisson", False, 0.4), "guided", 2, (), 1)
+    assert outcome.guard == GuardActions(rollbacks=1, aborted=0, worsened=1)
+
+
+@pytest.mark.parametrize(("worsened", "holds"), [(1, True), (2, False)])
+def test_the_guard_may_make_one_run_in_fifty_worse(worsened: int, holds: bool) -> None:
+    good = TrafficOutcome(1.0, 2, 20.0, 30.0, 10.0, GuardActions(1, 0, 0))
+    worse = good._replace(guard=GuardActions(1, 1, 1))
+    told = result([good] * (50 - worsened) + [worse] * worsened)
+    assert (told["runs"], told["worsened"], told["holds"]) == (50, worsened, holds)
