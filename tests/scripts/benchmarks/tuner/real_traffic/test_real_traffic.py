@@ -167,6 +167,10 @@ def test_a_guards_action_made_it_worse_if_the_next_interval_of_like_load_costs_m
     assert GuardActions.of([rolled_back, silent, interval(23.0)]) == (1, 0, 1)
 
 
+def test_a_row_tells_how_sure_its_ratio_is() -> None:
+    assert "left / best 1.000 ± 0.020 (45.0 ms; start 9.00, rule 1.00)" in str(ROW)
+
+
 def test_nine_in_ten_runs_must_be_within_a_tenth_of_the_best_with_few_changes_and_cheaper() -> None:
     good, far = [ROW] * 9, replace(ROW, ratio=1.11)
     assert result([*good, far])["value"] == 0.9
