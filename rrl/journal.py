@@ -198,7 +198,7 @@ def read(folder: Path) -> tuple[Header, list[Record]]:
 
 
 def read_ending(folder: Path) -> Ending | None:
-    """What the run in `folder` left in force; None if its journal does not tell."""
+    """What the run in `folder` kept in force; None if its journal does not tell."""
     return _read(folder / FILE_NAME).ending
 
 

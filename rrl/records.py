@@ -1,4 +1,4 @@
-"""What a run writes down: what it is about, its intervals, and what it left; and each as JSON and back.
+"""What a run writes down: what it is about, its intervals, and what it kept; and each as JSON and back.
 
 The file of them is the journal's (`rrl.journal`).
 """
@@ -245,7 +245,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a run left in force, and why: the journal's last line. Without it, that is not known."""
+    """What a run kept in force, and why: the journal's last line. Without it, that is not known."""
 
     kept: dict[str, int]
     reason: str

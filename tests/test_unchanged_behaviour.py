@@ -58,8 +58,8 @@ def replayed(run: str) -> dict[str, Any]:
     summary = summarise(header, records)
     return {
         "intervals": rows,
-        "left": summary.left,
-        "why_left": summary.why_left,
+        "left": summary.kept,
+        "why_left": summary.why_kept,
         "gain": summary.gain,
         "validated": summary.validated,
         "turns": list(summary.turns),

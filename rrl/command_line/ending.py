@@ -18,9 +18,9 @@ NOTHING_BETTER, LIMIT_BROKEN, TARGET_LOST = 3, 4, 5  # With --exit-code, in plac
 
 def outcome(header: Header, summary: RunSummary) -> int:
     """The exit code of a run that came to its end, as --exit-code tells it: a broken limit first."""
-    left = summary.best if summary.found_better else summary.start
+    kept = summary.best if summary.found_better else summary.start
     limit_ms = header.slo_p95_ms
-    if limit_ms is not None and left.p95_ms > limit_ms:
+    if limit_ms is not None and kept.p95_ms > limit_ms:
         return LIMIT_BROKEN
     return DONE if summary.found_better else NOTHING_BETTER
 

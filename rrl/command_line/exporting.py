@@ -70,9 +70,9 @@ def show_again(folder: Path, console: Console) -> None:
             "its changes.log and journal tell all there is"
         )
     found = header.found_config_pbtxt
-    kept = None if found is None else target_class(header.target).kept(found)
+    target = None if found is None else target_class(header.target).kept(found)
     ending = journal.read_ending(folder)
-    left = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
-    summary = summarise(header, records, left=left)
-    write_views(folder, header, records, summary, kept, left is not None, saying_found_is_missing(console))
+    kept = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
+    summary = summarise(header, records, kept=kept)
+    write_views(folder, header, records, summary, target, kept is not None, saying_found_is_missing(console))
     print_places(console, folder)

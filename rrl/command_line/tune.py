@@ -73,13 +73,13 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             kept = run.tuning.run()
             failures = server.end_load()
             if not stop.is_set():
-                server.measure_left(log.header, kept.number, console)
-            left = ToKeep(kept.number, kept.reason) if kept.known else None
+                server.measure_kept(log.header, kept.number, console)
+            to_keep = ToKeep(kept.number, kept.reason) if kept.known else None
             summary = export(
                 log,
                 server.target,
                 run.onlookers.events,
-                left,
+                to_keep,
                 run.onlookers.start_beside.at_end(),
                 saying_found_is_missing(console),
             )
@@ -99,7 +99,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             print_places(console, log.path.parent)
         else:
             print_result(console, log, summary, failures)
-            if smaller := server.target.refuses_more_than_found(summary.left):
+            if smaller := server.target.refuses_more_than_found(summary.kept):
                 console.print(smaller, style="yellow")
         if options.json:
             print_json(log.path.parent)

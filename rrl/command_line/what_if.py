@@ -79,8 +79,8 @@ def learned_of(folder: Path) -> Learned:
     header, records = journal.read(folder)
     ending = journal.read_ending(folder)
     summary = summarise(header, records)
-    left = summary.left if ending is None else ending.kept
-    learned = Learned.of(header, records, summary.belief, left)
+    kept = summary.kept if ending is None else ending.kept
+    learned = Learned.of(header, records, summary.belief, kept)
     if learned is None:
         raise ValueError(
             f"the run in {folder} cannot be asked: it needs an interval with service times, of one model"

@@ -27,6 +27,9 @@ PUT_BACK = "again"
 TAKEN_OVER = "adopt"
 """The decision of a change that somebody else made."""
 
+KEPT = "leave"
+"""The decision of a change to what the run keeps at its end, as the logs of changes have it."""
+
 UNDONE = "undone"
 """The decision of a change that takes back one that was told, and that the target did not make."""
 

@@ -25,6 +25,7 @@ from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import Journal
 from rrl.records import Ending
+from rrl.tuning.decision_words import KEPT
 from rrl.tuning.environment import Environment
 from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.in_force import InForce
@@ -34,8 +35,6 @@ from rrl.tuning.set_by_others import LeftToOthers, SetByOthers
 from rrl.tuning.stop import Stopped
 from rrl.tuning.telling import Telling
 from rrl.tuning.unattended.foreign_changes import ForeignChanges
-
-DECISION = "leave"  # of a change at the end, as changes are told
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class EndOfRun:
             self._telling.notice(f"left in force, {how}: {reason}")
             return
         what = "left in force" if is_tuned else f"restored {self._in_words(number)}"
-        self._in_force.change(number, DECISION, f"{what}: {reason}")
+        self._in_force.change(number, KEPT, f"{what}: {reason}")
 
     def _is_found(self, number: int) -> bool:
         """True if it is what was found. The start of a resumed run, or one with pins, may be another."""
@@ -193,7 +192,7 @@ class EndOfRun:
         put(number)
         refused, back = f"what was to be left could not be put in force ({error})", self._in_words(number)
         self._write_ending(number, f"{refused}, so {back} was put back")
-        self._in_force.change(number, DECISION, f"restored {back}: {error}")
+        self._in_force.change(number, KEPT, f"restored {back}: {error}")
 
     def _write_ending(self, number: int, reason: str) -> None:
         self._journal.end(Ending(self._env.space.configuration(number), reason))

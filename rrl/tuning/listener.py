@@ -19,7 +19,7 @@ class Change:
     at: datetime  # local time
     before: Mapping[str, int]
     after: Mapping[str, int]
-    # Who chose it: as in the journal, one of `decision_words`, or "leave" and "restore" around a run.
+    # Who chose it: as in the journal, one of `decision_words`, or "restore" before a run.
     decision: str
     reason: str  # as a person would say it
 

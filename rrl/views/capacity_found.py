@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from rrl.objective import rate_in_words
 
-START, LEFT = "capacity-start", "capacity-left"  # folders of the searches, beside the journal
+START, KEPT = "capacity-start", "capacity-left"  # folders of the searches, beside the journal
 FILE_NAME = "capacity.json"
 
 
 class Borne(NamedTuple):
-    """What start and configuration left bear; None where that was not searched."""
+    """What start and configuration kept bear; None where that was not searched."""
 
     start_per_s: float | None
-    left_per_s: float | None
+    kept_per_s: float | None
     slo_p95_ms: float
     confirmed: bool  # by windows that had no part in choosing the answer
 
@@ -24,14 +24,19 @@ class Borne(NamedTuple):
         """`143/s at p95 <= 50 ms; 96/s at the start`."""
         limit = f"at p95 <= {self.slo_p95_ms:g} ms"
         doubt = "" if self.confirmed else ", not confirmed"
-        if self.left_per_s is None:
+        if self.kept_per_s is None:
             assert self.start_per_s is not None  # one of both was searched
             return f"{rate_in_words(self.start_per_s)}/s {limit}, with the start{doubt}"
         start = "" if self.start_per_s is None else f"; {rate_in_words(self.start_per_s)}/s with the start"
-        return f"{rate_in_words(self.left_per_s)}/s {limit}{start}{doubt}"
+        return f"{rate_in_words(self.kept_per_s)}/s {limit}{start}{doubt}"
 
     def to_json(self) -> dict[str, Any]:
-        return self._asdict()
+        return {
+            "start_per_s": self.start_per_s,
+            "left_per_s": self.kept_per_s,
+            "slo_p95_ms": self.slo_p95_ms,
+            "confirmed": self.confirmed,
+        }
 
 
 def path_of(folder: Path, name: str) -> Path:
@@ -41,7 +46,7 @@ def path_of(folder: Path, name: str) -> Path:
 def read(folder: Path) -> Borne | None:
     """Of the run in a folder; None where no search ended there, or its file is damaged."""
     found: dict[str, dict[str, Any]] = {}
-    for name in (START, LEFT):
+    for name in (START, KEPT):
         try:
             each = json.loads(path_of(folder, name).read_text(encoding="utf-8"))
             float(each["level"]), float(each["slo_p95_ms"]), bool(each["confirmed"])
@@ -53,7 +58,7 @@ def read(folder: Path) -> Borne | None:
     levels = {name: float(each["level"]) for name, each in found.items()}
     return Borne(
         levels.get(START),
-        levels.get(LEFT),
+        levels.get(KEPT),
         float(next(iter(found.values()))["slo_p95_ms"]),
         all(each["confirmed"] for each in found.values()),
     )

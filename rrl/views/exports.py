@@ -55,19 +55,19 @@ def export(
     journal: Journal,
     target: Configured | None,
     events: TensorBoardEvents | None,
-    left: ToKeep | None = None,
+    kept: ToKeep | None = None,
     same_arrivals: SameArrivals | None = None,
     around_found: AbstractContextManager[None] | None = None,
 ) -> RunSummary:
-    """Writes every view of the journal into its folder. `left` is what the run left in force, and why.
+    """Writes every view of the journal into its folder. `kept` is what the run kept in force, and why.
 
     `around_found` is as `write_views` takes it.
     `same_arrivals` is what the run knows of the start beside it; without it the journal is replayed.
     """
     folder = journal.path.parent
-    summary = summarise(journal.header, journal.records, left=left, same_arrivals=same_arrivals)
+    summary = summarise(journal.header, journal.records, kept=kept, same_arrivals=same_arrivals)
     try:
-        write_views(folder, journal.header, journal.records, summary, target, left is not None, around_found)
+        write_views(folder, journal.header, journal.records, summary, target, kept is not None, around_found)
     finally:
         if events is not None:
             events.finish(summary, folder / LATENCY_PICTURE)
@@ -85,7 +85,7 @@ def write_views(
 ) -> None:
     """Writes all views but the TensorBoard events. The report comes last, as it links to the others.
 
-    `ended` is True if the run has put in force what it left. An error of the target is raised only after
+    `ended` is True if the run has put in force what it keeps. An error of the target is raised only after
     everything that needs no target was written. `around_found` may catch one in the files of the
     configuration found: that cannot always be made again, and the others do without.
     """
@@ -104,7 +104,7 @@ def write_views(
     diff = ""
     try:
         if target is not None:
-            diff = _write_left(folder, header, target.config_files(summary.left))
+            diff = _write_kept(folder, header, target.config_files(summary.kept))
             with around_found or nullcontext():
                 _write_all(folder, FOUND, target.config_files(header.found))
     finally:
@@ -123,8 +123,8 @@ def _newest(
     return records[old:], replace(summary, start_ms=summary.start_ms[old:]), left_out
 
 
-def _write_left(folder: Path, header: Header, files: Mapping[str, str]) -> str:
-    """Writes the configuration left as a server takes it. Returns its diff to the one found."""
+def _write_kept(folder: Path, header: Header, files: Mapping[str, str]) -> str:
+    """Writes the configuration kept as a server takes it. Returns its diff to the one found."""
     _write_all(folder, BEST, files)
     name, text = next(iter(files.items()), ("", ""))
     diff = _diff(header.found_config_pbtxt or text, text, name)

@@ -18,7 +18,7 @@ from rrl.records import Header, Record
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.views.html_report.numbers import lower_or_higher, minute_ticks, ms
-from rrl.views.summary import LEFT_UNKNOWN, RunSummary
+from rrl.views.summary import KEPT_UNKNOWN, RunSummary
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
 MAX_LABELS = 4  # So many configurations at most are named in the picture.
@@ -78,7 +78,7 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     start, best = summary.start, summary.best
     doubt = "" if summary.validated else ", not validated"
     if summary.found_better and not math.isfinite(start.mean_ms + best.mean_ms):
-        title = LEFT_UNKNOWN
+        title = KEPT_UNKNOWN
     elif summary.found_better:  # Where threads count the latency may be higher.
         start_ms = summary.start_to_compare_ms
         change = lower_or_higher(start_ms, best.mean_ms)

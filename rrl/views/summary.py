@@ -80,7 +80,7 @@ class Standing:
         )
 
 
-LEFT_UNKNOWN = "Left in force, not known to be better than the start"
+KEPT_UNKNOWN = "Left in force, not known to be better than the start"
 """The title of a run whose start or best has no latency."""
 
 
@@ -88,8 +88,8 @@ LEFT_UNKNOWN = "Left in force, not known to be better than the start"
 class RunSummary:
     start: Standing  # Over its validation intervals, or over the baseline where there are none.
     best: Standing  # Over its validation or tuning intervals. The start's again if nothing better is known.
-    left: dict[str, int]  # In force at the end, or the one to use where the run has not told.
-    why_left: str
+    kept: dict[str, int]  # In force at the end, or the one to use where the run has not told.
+    why_kept: str
     validated: bool  # The best was measured again in turns with the start.
     turns: Gain  # How many times lower the best's cost was in these turns. Unknown if not validated.
     expected: Gain  # The same of its intervals, beside what these would have cost with the start.
@@ -105,7 +105,7 @@ class RunSummary:
 
     @property
     def found_better(self) -> bool:
-        return self.left != self.start.configuration
+        return self.kept != self.start.configuration
 
     @property
     def is_start_told_beside_best(self) -> bool:
@@ -145,13 +145,13 @@ def summarise(
     header: Header,
     records: Sequence[Record],
     settings: GuardSettings | None = None,
-    left: ToKeep | None = None,
+    kept: ToKeep | None = None,
     turns: int | None = None,
     same_arrivals: SameArrivals | None = None,
 ) -> RunSummary:
     """The figures of a run, finished or not.
 
-    `left` is what the run left in force, and why. Without it, it is what a guard would leave that saw these
+    `kept` is what the run kept in force, and why. Without it, it is what a guard would keep that saw these
     records. Start and best are validated by `turns` intervals each at least, by default as many as the run
     planned. Fewer are enough where they show the gain, or that there is none. `same_arrivals` is known where
     the run has just ended; without it the records are replayed.
@@ -161,21 +161,21 @@ def summarise(
     records, guard = same_arrivals.records, same_arrivals.guard
     guard.turns.planned = header.validation if turns is None else turns
     validation = _LastValidation.of(records, guard)
-    validated = validation.validates(guard.start) and (left is None or left.number in validation.costs)
-    if left is None:
-        left = guard.keeping(validation.costs if validated else _broken_off(guard, records))
+    validated = validation.validates(guard.start) and (kept is None or kept.number in validation.costs)
+    if kept is None:
+        kept = guard.keeping(validation.costs if validated else _broken_off(guard, records))
     if validated:
         best = validation.other_than(guard.start)
     else:
-        best = guard.choice.best_to_keep if left.number == guard.start else left.number
+        best = guard.choice.best_to_keep if kept.number == guard.start else kept.number
     compared = validation.records if validated else _learned(records)
     of_start = [r for r in compared if r.number == guard.start and (validated or r.kind == "baseline")]
     of_best = of_start if best == guard.start else [r for r in compared if r.number == best]
     return RunSummary(
         start=Standing.of(of_start, header.start),
         best=Standing.of(of_best, header.space.configuration(best)),
-        left=header.space.configuration(left.number),
-        why_left=left.reason,
+        kept=header.space.configuration(kept.number),
+        why_kept=kept.reason,
         validated=validated,
         turns=guard.turns.gain(validation.costs) if validated else UNKNOWN,
         expected=same_arrivals.gain(of_best),
@@ -269,10 +269,10 @@ def reference_table_of(header: Header, records: Sequence[Record]) -> ReferenceTa
 
 
 def write_best_configuration(path: Path, header: Header, summary: RunSummary, ended: bool) -> None:
-    """The configuration left in force, or to use where that is not known, with what it was chosen by."""
+    """The configuration kept in force, or to use where that is not known, with what it was chosen by."""
     values = {
         "model": header.model,
-        "configuration": summary.left,
+        "configuration": summary.kept,
         "found": header.found,
         "mean_latency_ms": _rounded(summary.best.mean_ms if summary.found_better else summary.start.mean_ms),
         "mean_latency_at_start_ms": _rounded(summary.start.mean_ms),

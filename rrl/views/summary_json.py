@@ -1,4 +1,4 @@
-"""`summary.json`: what a run found and left, for scripts."""
+"""`summary.json`: what a run found and kept, for scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_NAME = "summary.json"
 
 
 def write(path: Path, header: Header, summary: RunSummary, ended: bool, measured: tradeoff.Tradeoff) -> None:
-    """Writes the file whole. `ended` is True if what is left is in force."""
+    """Writes the file whole. `ended` is True if what is kept is in force."""
     with written_whole(path) as file:
         found = document(header, summary, ended) | {"pareto_front": tradeoff.to_json(measured)}
         borne = capacity_found.read(path.parent)
@@ -35,8 +35,8 @@ def document(header: Header, summary: RunSummary, ended: bool) -> dict[str, Any]
         "slo_p95_ms": header.slo_p95_ms,
         "agent": header.agent,
         "found": header.found,
-        "left": summary.left,
-        "why_left": summary.why_left,
+        "left": summary.kept,
+        "why_left": summary.why_kept,
         "in_force": ended,
         "found_better": summary.found_better,
         "validated": summary.validated,

@@ -270,7 +270,7 @@ def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
     )
     rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
     rows.add_row("failed requests", Text(failed, style="green" if none_failed else "red"))
-    rows.add_row("left in force", in_words(summary.left))
+    rows.add_row("left in force", in_words(summary.kept))
     return rows
 
 
@@ -285,10 +285,10 @@ def gain_in_words(summary: RunSummary) -> str:
     if not summary.found_better:
         fails = summary.start.failure_share
         though = f", though {fails:.1%} of its requests fail" if fails else ""
-        return f"nothing better than the start was found; the start is in force{though} ({summary.why_left})"
+        return f"nothing better than the start was found; the start is in force{though} ({summary.why_kept})"
     if not summary.validated:
         if not summary.gain > 1:  # NaN: it was never measured
-            return f"not known to be better than the start, and left in force ({summary.why_left})"
+            return f"not known to be better than the start, and left in force ({summary.why_kept})"
         interval = interval_in_words(summary.expected, EXPECTED_CONFIDENCE)
         how = f"than expected of the start at the same arrivals; {interval}"
         if not math.isfinite(summary.expected.low):
@@ -296,7 +296,7 @@ def gain_in_words(summary: RunSummary) -> str:
     elif summary.turns.beyond_noise:
         how = f"measured again in turns with the start; {interval_in_words(summary.turns)}"
     else:
-        how = summary.why_left
+        how = summary.why_kept
     return f"{times_lower(summary.gain)} cost ({how})"
 
 

@@ -57,7 +57,7 @@ class WhatIf(NamedTuple):
     load: float
     objective: Objective
     best: tuple[Outlook, ...]  # the cheapest expected first
-    kept: Outlook  # the configuration that the run left
+    kept: Outlook  # the configuration that the run kept
     extrapolates: bool  # no load like this one was seen
 
     @property
@@ -86,7 +86,7 @@ class Learned:
     header: Header
     records: Sequence[Record]
     belief: Belief
-    left: Configuration  # what the run left in force
+    kept: Configuration  # what the run kept in force
 
     @classmethod
     def of(
@@ -94,12 +94,12 @@ class Learned:
         header: Header,
         records: Sequence[Record],
         belief: Belief | JointBelief | None,
-        left: Configuration,
+        kept: Configuration,
     ) -> Learned | None:
         """None where too little was learned to expect anything by, and of models tuned together."""
         if not isinstance(belief, Belief) or not belief.known:
             return None
-        return cls(header, records, belief, left)
+        return cls(header, records, belief, kept)
 
     @property
     def load(self) -> float:
@@ -134,7 +134,7 @@ class Learned:
         numbers = self._candidates(supposed)
         costs = supposed.ahead(numbers, np.ones(len(numbers))).cost
         order = np.lexsort((costs, ~supposed.bears(numbers)))[:count]
-        *best, kept = self._outlooks(supposed, np.append(numbers[order], self._left))
+        *best, kept = self._outlooks(supposed, np.append(numbers[order], self._kept))
         low, high = self.loads_seen
         beyond = not low / COMPARABLE_LOAD <= load <= high * COMPARABLE_LOAD
         return WhatIf(load, objective, tuple(best), kept, beyond)
@@ -182,8 +182,8 @@ class Learned:
         return np.asarray(numbers[both[np.sort(first)][:COMPARED]])
 
     @property
-    def _left(self) -> int:
-        return self.header.space.number(self.left)
+    def _kept(self) -> int:
+        return self.header.space.number(self.kept)
 
     @cached_property
     def _threads(self) -> np.ndarray:
@@ -195,11 +195,11 @@ class Learned:
 
     @cached_property
     def _allowed(self) -> np.ndarray:
-        """Within the run's budget of cores, and never refused by the server. What was left is among them."""
+        """Within the run's budget of cores, and never refused by the server. What was kept is among them."""
         allowed = self.belief.replay.allowed.copy()
         cores = (self.header.limits or {}).get("cores")
         if isinstance(cores, int):
             allowed &= self._threads <= cores
         allowed[[r.number for r in self.records if r.not_taken]] = False
-        allowed[self._left] = True
+        allowed[self._kept] = True
         return np.flatnonzero(allowed)

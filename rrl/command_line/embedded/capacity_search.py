@@ -17,7 +17,7 @@ from rrl.journal import has_begun
 from rrl.objective import rate_in_words
 from rrl.records import Header
 from rrl.tuning.stop import Stopped
-from rrl.views.capacity_found import LEFT, START, path_of
+from rrl.views.capacity_found import KEPT, START, path_of
 
 # Of the rate that the start bears within the limit: there the limit holds in most intervals.
 SHARE_TUNED_AT = 0.9
@@ -44,7 +44,7 @@ def before_run(embedded: Embedded, header: Header, rate_per_s: float | None, con
             f"the start bears no load with a p95 of at most {header.slo_p95_ms:g} ms; give a higher "
             "--slo-p95-ms, or seek the limit first with --objective strict-slo"
         )
-    path_of(embedded.folder, LEFT).unlink(missing_ok=True)
+    path_of(embedded.folder, KEPT).unlink(missing_ok=True)
     console.print(f"the start bears {rate_in_words(found['level'])}/s at p95 <= {header.slo_p95_ms:g} ms")
     rate_per_s = rate_per_s or round(SHARE_TUNED_AT * found["level"], 1)
     embedded.settings = replace(embedded.settings, rate_per_s=rate_per_s)
@@ -55,7 +55,7 @@ def after_run(embedded: Embedded, header: Header, console: Console) -> None:
     assert header.slo_p95_ms is not None
     console.print("searching the highest rate that what is left bears ...")
     try:
-        found = embedded.find_capacity(LEFT, header.slo_p95_ms, header.interval_s)
+        found = embedded.find_capacity(KEPT, header.slo_p95_ms, header.interval_s)
     except Stopped:
         console.print("stopped: what is left bears is not known")
         return

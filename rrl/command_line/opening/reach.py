@@ -82,8 +82,8 @@ class RunningServer:
         """Who looks on because of the kind of server."""
         return [] if self.point is None else [BestInStateFile(self.point, guard, space)]
 
-    def measure_left(self, header: Header, number: int, console: Console) -> None:
-        """Measures what no interval of a run can of the configuration left in force; its load has ended."""
+    def measure_kept(self, header: Header, number: int, console: Console) -> None:
+        """Measures what no interval of a run can of the configuration kept in force; its load has ended."""
 
     def end_load(self) -> int | None:
         """Ends a load that the run started. Returns how many of its requests failed by the clients' count."""
@@ -128,7 +128,7 @@ class BenchedServer(RunningServer):
     def end_load(self) -> int | None:
         return self._embedded.end_load()
 
-    def measure_left(self, header: Header, number: int, console: Console) -> None:
+    def measure_kept(self, header: Header, number: int, console: Console) -> None:
         if self._options.objective == "capacity" and number != header.space.number(header.start):
             capacity_search.after_run(self._embedded, header, console)
 

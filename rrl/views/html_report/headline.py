@@ -14,7 +14,7 @@ from rrl.records import EMBEDDED, NO_END, SIMULATION
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
-from rrl.views.summary import LEFT_UNKNOWN, RunSummary
+from rrl.views.summary import KEPT_UNKNOWN, RunSummary
 
 
 class Aim(NamedTuple):
@@ -65,13 +65,13 @@ def title_in_words(run: RunView) -> str:
     aim, summary = AIMS[run.header.objective], run.summary
     before, after = _before(summary, aim.field), getattr(summary.best, aim.field)
     if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
-        return LEFT_UNKNOWN
+        return KEPT_UNKNOWN
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
         figures = (_cost(value, run) if aim.field == "cost" else _figure(value) for value in (before, after))
         return f"{aim.name} {' → '.join(figures)}{aim.unit}{sure}"
     if summary.validated and summary.turns.beyond_noise:
-        return f"Left as {'found' if run.left_as_found else 'the run started'}, the best was not taken"
+        return f"Left as {'found' if run.kept_as_found else 'the run started'}, the best was not taken"
     is_over = run.complete or summary.validated or (run.ended and run.searched)
     return "Nothing better than the start" + (" was found" if is_over else " is known yet")
 
@@ -105,14 +105,14 @@ def _verdict(run: RunView) -> Children:
         none = "No interval with requests is in the journal, so there is nothing to compare."
         return tag("p", none, class_="verdict")
     in_force = run.ended and run.header.target not in (EMBEDDED, SIMULATION)
-    as_before = ", as found" if run.left_as_found else ", as the run started"
-    left = [
+    as_before = ", as found" if run.kept_as_found else ", as the run started"
+    kept = [
         "Left in force: " if in_force else "To use: ",
-        tag("strong", in_words(summary.left)),
+        tag("strong", in_words(summary.kept)),
         "." if summary.found_better else f"{as_before}.",
         f" Cost is {aim.cost}.",
     ]
-    return [tag("p", _gain(run), class_="verdict"), tag("p", left, class_="left")]
+    return [tag("p", _gain(run), class_="verdict"), tag("p", kept, class_="kept")]
 
 
 def _gain(run: RunView) -> Children:
@@ -120,24 +120,24 @@ def _gain(run: RunView) -> Children:
     summary, gain = run.summary, run.summary.turns
     if not summary.validated:
         if not summary.found_better:
-            return [tag("strong", "No better: "), f"{summary.why_left}."]
+            return [tag("strong", "No better: "), f"{summary.why_kept}."]
         if not summary.gain > 1:  # NaN: it was never measured
-            return [tag("strong", "Not known to be better, left in force: "), f"{summary.why_left}."]
+            return [tag("strong", "Not known to be better, left in force: "), f"{summary.why_kept}."]
         return [
             tag("strong", f"{_change(summary.gain)} cost"),
             " in its own intervals, not measured again in turns with the start. "
-            f"The reason to keep it: {summary.why_left}.",
+            f"The reason to keep it: {summary.why_kept}.",
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
         interval = interval_in_words(gain)
-        doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
+        doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_kept}."
         return [
             tag("strong", f"{times_lower(gain.estimate)} cost"),
             f" ({interval}), measured {turns}.{doubt}",
         ]
     interval = f"{GAIN_CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
-    why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
+    why = "" if not gain.beyond_noise else f" {summary.why_kept[:1].upper()}{summary.why_kept[1:]}."
     return [
         tag("strong", "Not taken: " if gain.beyond_noise else "No better beyond noise: "),
         f"measured {turns}, the best candidate, {in_words(summary.best.configuration)}, had "
@@ -194,8 +194,8 @@ def _where_it_was(run: RunView) -> str:
 def _before_after(name: str, run: RunView, field: str) -> Element:
     summary = run.summary
     before, after = _before(summary, field), getattr(summary.best, field)
-    left = after if summary.found_better else before
-    value = f"{ms(left)} ms" if math.isfinite(left) else NOTHING
+    kept = after if summary.found_better else before
+    value = f"{ms(kept)} ms" if math.isfinite(kept) else NOTHING
     if math.isfinite(before):
         note = f"{ms(before)} ms with the start" if summary.found_better else "at the start, which stays"
         if _is_beside_best(summary, field) and not summary.validated:

@@ -133,7 +133,7 @@ def _row(run: RunView, space: ConfigurationSpace, each: Tried, low: float, high:
     badges = []
     if configuration == run.summary.start.configuration:
         badges.append(tag("span", "start", class_="badge start"))
-    if configuration == run.summary.left and run.summary.found_better:
+    if configuration == run.summary.kept and run.summary.found_better:
         badges.append(tag("span", "best", class_="badge best"))
     if each.failures:
         badges.append(tag("span", f"{each.failures} failed", class_="badge failed"))

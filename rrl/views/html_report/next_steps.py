@@ -22,10 +22,10 @@ def configuration(run: RunView, diff: str) -> Children:
 
 
 def _knobs(run: RunView) -> Element:
-    header, left = run.header, run.summary.left
+    header, kept = run.header, run.summary.kept
     rows = []
-    for name in {**header.found, **left}:
-        before, after = header.found.get(name), left.get(name, header.found.get(name))
+    for name in {**header.found, **kept}:
+        before, after = header.found.get(name), kept.get(name, header.found.get(name))
         changed = before != after
         rows.append(
             tag(
@@ -33,7 +33,7 @@ def _knobs(run: RunView) -> Element:
                 tag("th", words_of(name).label, scope="row"),
                 tag("td", _value(name, before)),
                 tag("td", tag("strong", _value(name, after)) if changed else _value(name, after)),
-                tag("td", "" if name in left else "not tuned"),
+                tag("td", "" if name in kept else "not tuned"),
                 class_="changed" if changed else None,
             )
         )
@@ -43,7 +43,7 @@ def _knobs(run: RunView) -> Element:
 
 def _diff(run: RunView, diff: str) -> Children:
     if not diff:
-        if run.header.found_config_pbtxt is None or not run.left_as_found:
+        if run.header.found_config_pbtxt is None or not run.kept_as_found:
             return None  # The journal does not tell the whole configuration.
         return tag("p", "The model's configuration stays as it was found.", class_="note")
     lines: list[Element | str] = []
@@ -68,7 +68,7 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     header = run.header
     if header.target == SIMULATION:
         return None
-    if run.left_as_found:
+    if run.kept_as_found:
         return tag("p", "There is nothing to apply: the configuration found stays.")
     steps: list[Element] = []
     if header.target == EMBEDDED:

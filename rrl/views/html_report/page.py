@@ -40,7 +40,7 @@ def write(
 ) -> None:
     """Writes the page, with links to what lies in its folder.
 
-    `ended`: the run has put in force what it left. `diff`: of the model's whole configuration. `left_out`:
+    `ended`: the run has put in force what it keeps. `diff`: of the model's whole configuration. `left_out`:
     what came before the records of a journal that was shortened.
     """
     run = RunView(header, records, summary, ended, left_out)

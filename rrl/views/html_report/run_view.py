@@ -12,7 +12,7 @@ import numpy as np
 
 from rrl.objective import slo_violated
 from rrl.records import EMBEDDED, SIMULATION, Header, Record
-from rrl.tuning.decision_words import PUT_BACK, TAKEN_OVER, reason_in_words
+from rrl.tuning.decision_words import KEPT, PUT_BACK, TAKEN_OVER, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
 from rrl.views.by_load import groups_by_load
@@ -24,7 +24,7 @@ from rrl.views.what_if import Learned
 
 @dataclass(frozen=True)
 class PlacedChange:
-    """A change of configuration, and the interval that it began (None: what the run left at its end)."""
+    """A change of configuration, and the interval that it began (None: what the run kept at its end)."""
 
     change: Change
     interval: int | None
@@ -69,7 +69,7 @@ class RunView:
     @cached_property
     def learned(self) -> Learned | None:
         """The run, to be asked what it expects; None where it can expect nothing."""
-        return Learned.of(self.header, self.records, self.summary.belief, self.summary.left)
+        return Learned.of(self.header, self.records, self.summary.belief, self.summary.kept)
 
     @property
     def length_min(self) -> float:
@@ -111,10 +111,10 @@ class RunView:
         return summary.validated or (self.searched and nothing_to_validate)
 
     @property
-    def left_as_found(self) -> bool:
-        """False also where the start is left, and a pinned knob makes that another than what was found."""
+    def kept_as_found(self) -> bool:
+        """False also where the start is kept, and a pinned knob makes that another than what was found."""
         found = {**self.header.start, **self.header.found}
-        return all(found[name] == value for name, value in self.summary.left.items())
+        return all(found[name] == value for name, value in self.summary.kept.items())
 
     @property
     def tells_percentiles(self) -> bool:
@@ -133,7 +133,7 @@ class RunView:
 
     @cached_property
     def changes(self) -> list[PlacedChange]:
-        """Every change, from the configuration found, or the first one shown, to the one left."""
+        """Every change, from the configuration found, or the first one shown, to the one kept."""
         changes = []
         before: Mapping[str, int] | None = None
         if self.left_out is None:
@@ -152,10 +152,10 @@ class RunView:
                 at = _moment(record.changed_at_s[-1])
                 why = self._why_put_back(i)
                 changes.append(PlacedChange(Change(at, {}, record.configuration, PUT_BACK, why), i))
-        if self.ended and self.records and before is not None and dict(before) != self.summary.left:
+        if self.ended and self.records and before is not None and dict(before) != self.summary.kept:
             at = _moment(self.records[-1].wall_time_s)
-            why = f"left in force: {self.summary.why_left}"
-            changes.append(PlacedChange(Change(at, before, self.summary.left, "leave", why), None))
+            why = f"left in force: {self.summary.why_kept}"
+            changes.append(PlacedChange(Change(at, before, self.summary.kept, KEPT, why), None))
         return changes
 
     def _who_and_why(self, i: int) -> tuple[str, str]:

@@ -161,17 +161,17 @@ def _knob(run: RunView, name: str, values: Sequence[int], edges: Sequence[float]
 
     in_force = [r.configuration[name] if r.was_in_force else None for r in run.records]
     used = ", ".join(shown(name, v) for v in sorted({v for v in in_force if v is not None}))
-    left = run.summary.left[name]
+    kept = run.summary.kept[name]
     steps = charts.stairs(edges, [None if v is None else y(v) for v in in_force], "knob-line")
     return charts.plot(
         KNOB_HEIGHT,
-        f"{words_of(name).label}: {used} in force, {shown(name, left)} to use",
+        f"{words_of(name).label}: {used} in force, {shown(name, kept)} to use",
         [
             (charts.level(y(v), "grid"), charts.words("-8", y(v) + 4, shown(name, v), "end"))
             for v in sorted({values[0], values[-1]})
         ],
         charts.stretched(KNOB_HEIGHT, steps),
-        charts.words("100%", y(left) + 4, shown(name, left), class_="level-name best roomy", dx=7),
+        charts.words("100%", y(kept) + 4, shown(name, kept), class_="level-name best roomy", dx=7),
         class_="knob",
     )
 

@@ -120,7 +120,7 @@ def _names(
     summary = run.summary
     named = [("start", summary.start.configuration, -9.0)]
     if summary.found_better:
-        named.append(("best", summary.left, NAME_HEIGHT + 4))
+        named.append(("best", summary.kept, NAME_HEIGHT + 4))
     shapes = []
     for name, configuration, dy in named:
         for point in points:

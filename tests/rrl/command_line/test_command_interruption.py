@@ -34,7 +34,7 @@ def test_ctrl_c_leaves_the_found_configuration_or_a_better_one_and_exits_130(
     assert process.wait(90) == 130
     header, records = read(tmp_path / "run")
     left = {k: v for k, v in in_force(served).items() if k in header.space.names}
-    assert left == summarise(header, records).left
+    assert left == summarise(header, records).kept
     assert not list(state_home.iterdir())
 
 

@@ -48,22 +48,22 @@ def views(folder: Path, run: runs.Run, target: Any = None, ended: bool = True, *
 
 def test_the_winner_is_a_pbtxt_an_override_and_a_diff(run: runs.Run, tmp_path: Path) -> None:
     views(tmp_path, run, KeptConfiguration(runs.FOUND))
-    left = summarise(*run).left
+    kept = summarise(*run).kept
     best = text_format.Parse((tmp_path / "best_config.pbtxt").read_text(), ModelConfig())
-    assert (best.instance_group[0].count, best.max_batch_size) == (left["instances"], left["max_batch_size"])
+    assert (best.instance_group[0].count, best.max_batch_size) == (kept["instances"], kept["max_batch_size"])
     assert (best.backend, best.instance_group[0].kind) == (
         "python",
         ModelConfig().instance_group.add().KIND_CPU,
     )
     override = json.loads((tmp_path / "best_model_config.json").read_text())
-    assert override["instance_group"][0]["count"] == left["instances"]
-    assert yaml.safe_load((tmp_path / "best_configuration.yaml").read_text())["configuration"] == left
+    assert override["instance_group"][0]["count"] == kept["instances"]
+    assert yaml.safe_load((tmp_path / "best_configuration.yaml").read_text())["configuration"] == kept
 
 
 def test_what_was_found_is_an_override_beside_it_to_go_back_to(run: runs.Run, tmp_path: Path) -> None:
     kept = KeptConfiguration(runs.FOUND)
     views(tmp_path, run, kept)
-    assert summarise(*run).left != run[0].found
+    assert summarise(*run).kept != run[0].found
     found = kept.config_files({})
     assert {name: (tmp_path / f"found_{name}").read_text() for name in found} == found
     assert 'href="found_model_config.json"' in (tmp_path / "report.html").read_text()
@@ -95,7 +95,7 @@ def test_the_diff_makes_the_winner_of_the_configuration_found(run: runs.Run, tmp
 
 def test_where_nothing_changes_there_is_no_diff_not_even_an_old_one(run: runs.Run, tmp_path: Path) -> None:
     (tmp_path / "best_config.diff").write_text("of a run that was resumed since")
-    views(tmp_path, run, KeptConfiguration(runs.FOUND), left=dict(run[0].start))
+    views(tmp_path, run, KeptConfiguration(runs.FOUND), kept=dict(run[0].start))
     assert not (tmp_path / "best_config.diff").exists()
     assert (tmp_path / "best_config.pbtxt").read_text() == runs.FOUND
     assert "stays as it was found" in (tmp_path / "report.html").read_text()
@@ -183,7 +183,7 @@ def exported(folder: Path, run: runs.Run, ending: Ending | None) -> tuple[str, s
 
 
 def test_what_the_journal_says_was_left_is_exported_whatever_had_won(run: runs.Run, tmp_path: Path) -> None:
-    start, best = dict(run[0].start), summarise(*run).left
+    start, best = dict(run[0].start), summarise(*run).kept
     assert best != start
     why = "what was to be left could not be put in force (no memory), so what was found was put back"
     report, knobs = exported(tmp_path, run, Ending(start, why))
@@ -202,7 +202,7 @@ def test_where_the_journal_tells_of_no_end_nothing_is_said_to_be_in_force(
 ) -> None:
     """The validation is complete and was won, but nothing could be put in force, or the run was killed."""
     report, knobs = exported(tmp_path, run, None)
-    best = summarise(*run).left
+    best = summarise(*run).kept
     assert f"To use: <strong>{in_words(best)}</strong>" in report
     assert "eft in force" not in report
     assert "left it in force" not in report
@@ -214,13 +214,13 @@ def test_of_a_shortened_journal_no_change_is_made_up_and_all_its_intervals_count
     run: runs.Run, tmp_path: Path
 ) -> None:
     header, records = run
-    best = summarise(*run).left
+    best = summarise(*run).kept
     tried = next(r for r in records if r.kind == "tune" and r.configuration != best)
     newest = next(r for r in records if r.kind == "tune" and r.configuration == best)
     kept = runs.punctual([*records[:3], tried, *[newest] * 6])
     earlier = {"dropped": {"baseline": 1, "tune": 23}, "silent": 0, "kept": 4}
     shortened = replace(header, intervals=30, validation=0, earlier=earlier), kept
-    views(tmp_path, shortened, left=best)
+    views(tmp_path, shortened, kept=best)
     report = (tmp_path / "report.html").read_text()
     assert "The configuration was never changed." in report
     assert "Ended early" not in report
@@ -248,7 +248,7 @@ def test_what_is_no_run_cannot_be_exported(
 def test_a_summary_for_scripts_tells_what_was_found_and_left(run: runs.Run, tmp_path: Path) -> None:
     views(tmp_path, run)
     summary, told = summarise(*run), json.loads((tmp_path / "summary.json").read_text())
-    assert told["left"] == summary.left
+    assert told["left"] == summary.kept
     assert told["in_force"] is True
     assert told["times_lower"] == pytest.approx(summary.gain)
     assert told["start"]["mean_ms"] == pytest.approx(summary.start.mean_ms)

@@ -58,12 +58,12 @@ def a_run(folder: Path, machine: Machine, objective: str, intervals: int, goes_o
 
 @pytest.mark.parametrize("objective", ["latency", "least-resources"])
 def test_a_run_knows_at_its_end_what_a_replay_of_its_journal_tells(tmp_path, machine, objective):
-    left, listener = a_run(tmp_path, machine, objective, INTERVALS)
+    kept, listener = a_run(tmp_path, machine, objective, INTERVALS)
     header, records = read(tmp_path)
     known, replayed = listener.at_end(), at_same_arrivals(header, records)
     np.testing.assert_equal([tuple(each) for each in known.beside], [tuple(each) for each in replayed.beside])
-    of_run = summarise(header, records, left=left, same_arrivals=known)
-    assert repr(of_run) == repr(summarise(header, records, left=left))
+    of_run = summarise(header, records, kept=kept, same_arrivals=known)
+    assert repr(of_run) == repr(summarise(header, records, kept=kept))
     assert np.isfinite([ms for each in known.beside for ms in each.lived_ms]).all()
 
 

@@ -99,7 +99,7 @@ def test_the_summary_says_what_was_gained(run: tuple[Header, list[Record]]) -> N
     assert summary.validated
     assert summary.found_better
     assert summary.start.configuration == {"instances": 1, "max_batch_size": 1}
-    assert summary.left == summary.best.configuration
+    assert summary.kept == summary.best.configuration
     assert summary.gain == summary.turns.estimate > 1
     assert summary.start.mean_ms == pytest.approx(summary.start.queue_ms + summary.start.service_ms)
 
@@ -150,8 +150,8 @@ def test_the_summary_tells_what_the_run_left_whatever_its_records_suggest(
 ) -> None:
     start = SPACE.number(run[0].start)
     assert summarise(*run).found_better
-    summary = summarise(*run, left=ToKeep(start, "interrupted"))
-    assert summary.left == run[0].start
+    summary = summarise(*run, kept=ToKeep(start, "interrupted"))
+    assert summary.kept == run[0].start
     assert not summary.found_better
 
 
@@ -428,7 +428,7 @@ def test_the_picture_is_drawn_for_any_journal(folder: Path, tmp_path: Path) -> N
 
 def test_the_exported_configuration_is_the_one_left_in_force(folder: Path) -> None:
     exported = yaml.safe_load((folder / "best_configuration.yaml").read_text())
-    assert exported["configuration"] == summarise(*read(folder)).left
+    assert exported["configuration"] == summarise(*read(folder)).kept
 
 
 def test_the_text_says_all_a_person_needs(folder: Path) -> None:
@@ -499,9 +499,9 @@ def test_a_winner_that_failed_in_its_turns_was_left_for_that_reason(run: tuple[H
     lost = replace(turn.measurement, failures=turn.measurement.arrivals)
     failing = replace(turn, transition=replace(turn.transition, measurement=lost))
     summary = summarise(header, [*records[:first], failing, records[first + 1]])
-    assert summary.left not in (header.start, SPACE.configuration(turn.number))
-    assert "x lower cost than the start" in summary.why_left
-    assert summary.why_left.endswith("failed, was aborted or broke the limit in its turns")
+    assert summary.kept not in (header.start, SPACE.configuration(turn.number))
+    assert "x lower cost than the start" in summary.why_kept
+    assert summary.why_kept.endswith("failed, was aborted or broke the limit in its turns")
 
 
 def test_why_another_than_the_validated_is_left_is_told_by_the_run(
@@ -510,10 +510,10 @@ def test_why_another_than_the_validated_is_left_is_told_by_the_run(
     header, records = run
     numbers = {SPACE.number(header.start), *(r.number for r in records[-4:])}
     other = next(n for n in range(len(SPACE)) if n not in numbers)
-    summary = summarise(header, records, left=ToKeep(other, "interrupted"))
-    assert summary.left == SPACE.configuration(other)
+    summary = summarise(header, records, kept=ToKeep(other, "interrupted"))
+    assert summary.kept == SPACE.configuration(other)
     assert not summary.validated
-    assert summary.why_left == "interrupted"
+    assert summary.why_kept == "interrupted"
 
 
 def test_failed_requests_are_told_in_the_row_of_their_interval(run: tuple[Header, list[Record]]) -> None:

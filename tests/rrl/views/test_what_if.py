@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
 def learned_from(run: runs.Run, **header_values: object) -> Learned:
     header, records = replace(run[0], **header_values), run[1]  # type: ignore[arg-type]
     summary = summarise(header, records)
-    found = Learned.of(header, records, summary.belief, summary.left)
+    found = Learned.of(header, records, summary.belief, summary.kept)
     assert found is not None
     return found
 
@@ -90,13 +90,13 @@ def test_what_is_beyond_the_budget_or_was_refused_is_not_advised(run: runs.Run) 
     header, records = run
     learned = learned_from((header, records), limits={"cores": 2})
     assert all(
-        outlook.threads <= 2 or outlook.configuration == learned.left
+        outlook.threads <= 2 or outlook.configuration == learned.kept
         for outlook in learned.ask(count=len(header.space)).best
     )
     best = learned_from(run).ask(load=25.0).best[0].configuration
     refused = [replace(r, not_taken=r.configuration == best) for r in records]
     asked = learned_from((header, refused))
-    assert best == asked.left or asked.ask(load=25.0).best[0].configuration != best
+    assert best == asked.kept or asked.ask(load=25.0).best[0].configuration != best
 
 
 def test_of_a_closed_loop_the_load_is_requests_at_once(run: runs.Run) -> None:
@@ -120,4 +120,4 @@ def test_knobs_are_ranked_by_what_the_run_believes(run: runs.Run) -> None:
 def test_a_run_that_learned_nothing_cannot_be_asked(run: runs.Run) -> None:
     header = run[0]
     summary = summarise(header, [])
-    assert Learned.of(header, [], summary.belief, summary.left) is None
+    assert Learned.of(header, [], summary.belief, summary.kept) is None

@@ -26,7 +26,7 @@ def write(folder: Path, name: str, level_per_s: float) -> None:
 
 def test_a_resumed_run_knows_what_its_start_bears_and_not_what_it_will_leave(tmp_path: Path) -> None:
     write(tmp_path, capacity_found.START, 100.0)
-    write(tmp_path, capacity_found.LEFT, 140.0)
+    write(tmp_path, capacity_found.KEPT, 140.0)
     embedded = Embedded(tmp_path, EmbeddedSettings("noop"))
     begun = replace(header(simulated()), slo_p95_ms=50.0)
     Journal.create(tmp_path, begun).close()
@@ -34,7 +34,13 @@ def test_a_resumed_run_knows_what_its_start_bears_and_not_what_it_will_leave(tmp
     assert embedded.settings.rate_per_s == pytest.approx(100.0 * SHARE_TUNED_AT)
     borne = capacity_found.read(tmp_path)
     assert borne is not None
-    assert (borne.start_per_s, borne.left_per_s) == (100.0, None)
+    assert (borne.start_per_s, borne.kept_per_s) == (100.0, None)
+    assert borne.to_json() == {
+        "start_per_s": 100.0,
+        "left_per_s": None,
+        "slo_p95_ms": 50.0,
+        "confirmed": True,
+    }
 
 
 class Searched(Embedded):

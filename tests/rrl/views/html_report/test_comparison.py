@@ -45,7 +45,7 @@ def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -
     noise = pooled_noise(
         [
             [r.measurement.latency.mean_ms for r in records if r.configuration == each and r.learned]
-            for each in (header.start, summary.left)
+            for each in (header.start, summary.kept)
         ]
     )
     expected = mean_interval(

@@ -14,7 +14,7 @@ from rrl.views.html_report import page
 from rrl.views.html_report.headline import title_in_words
 from rrl.views.html_report.numbers import lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
-from rrl.views.summary import LEFT_UNKNOWN, summarise
+from rrl.views.summary import KEPT_UNKNOWN, summarise
 from rrl.views.terminal import gain_in_words
 from tests.support.runs import simulated_runs as runs
 from tests.support.runs.shown_report import by_class, section, shown, text, view
@@ -34,7 +34,7 @@ def test_the_headline_says_what_was_gained_and_how_surely(good: runs.Run) -> Non
         f"{gain.estimate:.2f}x lower cost (90% interval {gain.low:.2f}x to {gain.high:.2f}x)"
     )
     assert "measured in turns with the start (A B: clear enough to spare users another)" in verdict
-    assert f"Left in force: {in_words(summary.left)}." in text(head)
+    assert f"Left in force: {in_words(summary.kept)}." in text(head)
     assert not by_class(head, "state")
 
 
@@ -77,7 +77,7 @@ def test_a_start_that_is_left_and_was_not_found_is_there_to_apply(tmp_path: Path
 def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> None:
     header, records = good
     start = header.space.number(header.start)
-    summary = summarise(header, records, left=ToKeep(start, "interrupted"))
+    summary = summarise(header, records, kept=ToKeep(start, "interrupted"))
     assert summary.validated
     root = page.page(RunView(header, records, summary, True), "", ())
     said = text(by_class(root, "verdict")[0])
@@ -90,14 +90,14 @@ def test_what_a_resumed_run_found_and_never_measured_is_left_without_a_figure(go
     header, records = good
     unknown = summarise(header, records).best.configuration
     records = [record for record in records if record.configuration != unknown]
-    summary = summarise(header, records, left=ToKeep(header.space.number(unknown), "interrupted"))
+    summary = summarise(header, records, kept=ToKeep(header.space.number(unknown), "interrupted"))
     root = page.page(RunView(header, records, summary, True), "", ())
     assert text(root.find(".//h1")) == "Left in force, not known to be better than the start"
     assert "nan" not in text(root.find(".//header")).lower()
 
 
 def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs.Run) -> None:
-    doubtful: dict[str, Any] = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
+    doubtful: dict[str, Any] = {"turns": Gain(0.9, 1.3, 1.9), "why_kept": "it was better before its turns"}
     root = page.page(view(good, **doubtful), "", ())
     verdict = text(by_class(root, "verdict")[0])
     assert verdict.startswith("1.30x lower cost (90% interval 0.90x to 1.90x), measured in turns")
@@ -107,7 +107,7 @@ def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs
 
 
 def test_what_is_left_though_its_turns_seem_worse_has_no_lower_cost(good: runs.Run) -> None:
-    worse: dict[str, Any] = {"turns": Gain(0.5, 0.8, 1.25), "why_left": "it was better before its turns"}
+    worse: dict[str, Any] = {"turns": Gain(0.5, 0.8, 1.25), "why_kept": "it was better before its turns"}
     root = page.page(view(good, **worse), "", ())
     said = "1.25x higher cost (90% interval 2.00x higher to 1.25x lower), measured in turns"
     assert text(by_class(root, "verdict")[0]).startswith(said)
@@ -159,7 +159,7 @@ def test_the_gain_of_its_intervals_is_told_from_the_one_it_was_kept_for(good: ru
     verdict = text(by_class(shown((header, records[:9]), ended=False), "verdict")[0])
     assert verdict == (
         f"{lower_or_higher(summary.gain, 1.0)} cost in its own intervals, not measured again in turns with "
-        f"the start. The reason to keep it: {summary.why_left}."
+        f"the start. The reason to keep it: {summary.why_kept}."
     )
 
 
@@ -180,4 +180,4 @@ def test_a_start_that_was_not_measured_answered_no_known_number(good: runs.Run) 
     unlearned = [replace(r, learned=r.kind != "baseline") for r in records if r.kind != "validation"]
     run = view((replace(header, objective="throughput"), unlearned))
     assert math.isnan(run.summary.start.answered_per_s)
-    assert title_in_words(run) == LEFT_UNKNOWN
+    assert title_in_words(run) == KEPT_UNKNOWN

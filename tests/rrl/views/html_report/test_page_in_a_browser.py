@@ -128,7 +128,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     good = runs.tuned(base / "journal")
     header, records = good
     summary = summarise(header, records)
-    worse = summarise(header, records, left=ToKeep(header.space.number(header.start), "interrupted"))
+    worse = summarise(header, records, kept=ToKeep(header.space.number(header.start), "interrupted"))
     hostile = replace(header, model=HOSTILE), [replace(r, reason=HOSTILE, verdict=HOSTILE) for r in records]
     wide = runs.tuned(
         base / "wide-journal",

@@ -20,7 +20,7 @@ def test_every_change_is_marked_and_listed_with_its_reason(good: runs.Run) -> No
     header, records = good
     numbers = [r.number for r in records]
     expected = sum(a != b for a, b in pairwise(numbers))
-    expected += numbers[-1] != header.space.number(summarise(*good).left)
+    expected += numbers[-1] != header.space.number(summarise(*good).kept)
     root = shown(good)
     ticks = by_class(section(root, "time"), "change")
     rows = by_class(root, "changes")[0].findall("./tbody/tr")
@@ -82,7 +82,7 @@ def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
     """Here the start had the last turn, so that it was in force."""
     last = by_class(shown(good), "changes")[0].findall("./tbody/tr")[-1]
     assert text(last).endswith("the run's end")
-    assert summarise(*good).why_left in text(last)
+    assert summarise(*good).why_kept in text(last)
 
 
 def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:
