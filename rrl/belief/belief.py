@@ -65,7 +65,7 @@ class Belief(Knowledge):
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
         entries = self._typical(numbers)
-        other = None if beside is None else int(self._typical(np.array([beside]))[0])
+        other = None if beside is None else self.typical_entry(beside)
         return self.service_times.standard_deviations(entries, other)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
@@ -294,6 +294,10 @@ class Belief(Knowledge):
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""
         return np.exp(self.model_error.log_ratio[numbers])[:, None]
+
+    def typical_entry(self, number: int) -> int:
+        """That of the service time that matters most to a configuration, at the load expected next."""
+        return int(self._typical(np.array([number]))[0])
 
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)

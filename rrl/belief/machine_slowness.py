@@ -40,6 +40,11 @@ class MachineSlowness:
             {time: sum(both) for time, both in self._effects.items()}, math.hypot(*self.scale)
         )
 
+    @property
+    def slowness_told(self) -> dict[int, float]:
+        """ln, in the intervals that were learned from last, by their time."""
+        return {time: sum(self._effects[time]) for time in self._shocks}
+
     def shocks(self, times: np.ndarray) -> drift.Shocks:
         """Of the intervals of these times; 1 of those that are new."""
         pairs = np.array([self._shocks.get(int(time), (1.0, 1.0)) for time in times])

@@ -124,6 +124,11 @@ class ServiceTimeModel:
         return self._machine.remembered
 
     @property
+    def log_slowness_told(self) -> dict[int, float]:
+        """ln of how slow the machine was in the intervals whose rows are remembered, by their number."""
+        return self._machine.slowness_told
+
+    @property
     def log_beside(self) -> float:
         """ln of how many times as long everything took in the last interval for the sake of neighbours."""
         return self._beside.get(self._time, 0.0)

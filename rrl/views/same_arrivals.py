@@ -28,6 +28,7 @@ from rrl.queueing.windows import shortened
 from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
 from rrl.views.exploration_cost import StartLatencies, part_of
+from rrl.views.slowness_by_interval import slowness_of_each
 
 LEAST_S = 1e-3  # of a stretch, so that it has a length
 
@@ -90,25 +91,26 @@ class StartBesideRun(Listener):
             self._latencies = _belief(header, MeanLatency())
         self._records: list[Record] = []
         self._beside: list[StartBeside] = []
-        self._log_slowness: list[float | np.ndarray] = []  # by change and interval; of several models (M,)
+        self._slowness = slowness_of_each(self._latencies, guard.start)
 
     def measured(self, record: Record) -> None:
         if self._latencies is not self._belief and record.counted:
             self._latencies.learn(record.number, record.measurement)
         self._records.append(record)
-        self._log_slowness += [self._latencies.log_slowness] * len(record.with_settling)
+        for each in self._slowness:
+            each.take_in(len(record.with_settling))
         self._beside.append(_beside(record, self._guard, self._belief, self._latencies))
 
     def replayed(self, record: Record) -> None:
         self.measured(record)
 
     def rotated(self, kept: Sequence[int]) -> None:
-        slowness, by_record = iter(self._log_slowness), []
-        for record in self._records:
-            by_record.append([next(slowness) for _ in record.with_settling])
+        ends = np.cumsum([0, *(len(record.with_settling) for record in self._records)])
+        positions = [position for i in kept for position in range(ends[i], ends[i + 1])]
+        for each in self._slowness:
+            each.keep(positions)
         self._records = [self._records[i] for i in kept]
         self._beside = [self._beside[i] for i in kept]
-        self._log_slowness = [each for i in kept for each in by_record[i]]
 
     def last_ms(self) -> list[float]:
         """The start's mean latency beside the last record: while its change settled, if any, and then."""
@@ -118,7 +120,7 @@ class StartBesideRun(Listener):
     def at_end(self) -> SameArrivals:
         beside = self._beside
         if self._latencies.known:
-            slowness = np.array(self._log_slowness)
+            slowness = np.stack([each.at_end() for each in self._slowness], axis=1)
             beside = _with_lived(self._records, self._guard.start, beside, self._latencies, slowness)
         return SameArrivals(self._guard, tuple(self._records), tuple(beside), self._belief)
 
@@ -177,11 +179,14 @@ def _left_waiting(settling: Measurement, start_ms: float) -> float:
 def _lived_ms(
     records: Sequence[Record], start: int, belief: Belief | JointBelief, log_slowness: np.ndarray
 ) -> list[float]:
-    """The start's mean latency in each change and interval. What is measured stands for what is not known."""
+    """The start's mean latency in each change and interval. What is measured stands for what is not known.
+
+    `log_slowness` (T, M) is that of the machine, by model.
+    """
     seen = [each for record in records for each in record.with_settling]
     if isinstance(belief, JointBelief):
         return _all_lived_ms(seen, start, belief, log_slowness)
-    return _model_lived_ms(seen, start, belief, log_slowness)
+    return _model_lived_ms(seen, start, belief, log_slowness[:, 0])
 
 
 def _all_lived_ms(

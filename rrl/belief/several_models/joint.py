@@ -95,11 +95,6 @@ class JointBelief:
         rates = self._rates_per_s
         return np.asarray(rates / rates.sum())
 
-    @property
-    def log_slowness(self) -> np.ndarray:
-        """(M,) ln of how many times as long everything took in the last interval, over what is usual."""
-        return np.array([member.log_slowness for member in self.members])
-
     def learn(self, number: int, measurement: Measurement) -> None:
         """Takes in an interval that has no gap, and what the models slowed each other by in it."""
         measured = [measurement.models.get(model) for model in self.joint.models]

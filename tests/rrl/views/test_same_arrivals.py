@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +25,11 @@ from rrl.records import Header
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
+from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.same_arrivals import StartBesideRun, at_same_arrivals
 from rrl.views.summary import summarise
+from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
+from tests.support.runs.simulated_runs import Sweeper
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
 START = {"instances": 1, "max_batch_size": 1}
@@ -76,3 +83,62 @@ def test_a_resumed_run_knows_the_intervals_before_it_too(tmp_path, machine):
     np.testing.assert_equal(
         [tuple(each) for each in listener.at_end().beside], [tuple(each) for each in replayed.beside]
     )
+
+
+ALIKE = ConfigurationSpace.of(max_batch_size=[1, 2, 4, 8])
+INTERVAL_S, BASELINE = 4.0, 2
+
+
+@dataclass(frozen=True)
+class BurstsLater:
+    """Calm arrivals in the baseline, and then bursts."""
+
+    calm: Arrivals
+    bursts: Arrivals
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return self.bursts.mean_rate_per_s
+
+    def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        calm_s = BASELINE * INTERVAL_S
+        times_s = next(self.calm.times_s(rng))
+        yield times_s[times_s < calm_s]
+        for later_s in self.bursts.times_s(rng):
+            yield calm_s + later_s
+
+
+CALM = Poisson(10.0)
+BURSTS = Bursts(30.0, burst_ratio=math.inf, mean_burst_s=0.8, mean_calm_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "slowdown"),
+    [(CALM, (BASELINE, 3.0)), (BurstsLater(CALM, BURSTS), None)],
+    ids=["slow", "bursts"],
+)
+def test_neither_a_slow_machine_nor_a_burst_is_charged_to_what_is_as_good(
+    tmp_path: Path, arrivals: Arrivals, slowdown: tuple[int, float] | None
+) -> None:
+    """A batch takes as long as its requests one by one, so that all configurations are about alike."""
+    one, sizes = np.array([1]), np.array([1, 2, 4, 8])
+    alike = Machine(one, one, one, sizes, np.array([[[0.01 * sizes]]]))
+    start = {"max_batch_size": 1}
+    env = SimulatedServing(
+        alike, ALIKE, arrivals=arrivals, interval_s=INTERVAL_S, start=start, slowdown=slowdown
+    )
+    env.np_random = np.random.default_rng(3)
+    belief = Belief(ALIKE, env.objective, found=start)
+    guard = Guard(env.start, expectation=belief)
+    header = Header(
+        ALIKE, "latency", None, "sweep", 0, "simulated", "model", start, start, INTERVAL_S, "2026-01-01"
+    )
+    settings = TuningSettings(intervals=12, baseline=BASELINE, validation=0)
+    listener = StartBesideRun(header, guard, belief)
+    with closing(Journal.create(tmp_path, header, synced=False)) as journal:
+        Tuning(env, Sweeper(ALIKE), guard, journal, settings, [listener]).run()
+        records = list(journal.records)
+    told = cost_of_exploration(records, listener.at_end().start_ms)
+    by_baseline = cost_of_exploration(records, guard.memory.start_latency_ms)
+    assert told.intervals == 12
+    assert told.search_request_s < 0.1 * by_baseline.search_request_s
