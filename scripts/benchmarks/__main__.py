@@ -118,6 +118,10 @@ BENCHMARKS = {
         "tuner.simulated.calibration",
         "how often what the default agent believes holds: coverage, PIT, P(better)",
     ),
+    "advice": Benchmark(
+        "tuner.simulated.advice",
+        "how often what rrl-tune --advise recommends is no worse, on simulated machines",
+    ),
     "pretrained": Benchmark(
         "tuner.simulated.pretrained",
         "live decisions that agents need, pre-trained on a profiled machine and not",
