@@ -116,13 +116,16 @@ def _length(model: ModelUnderLoad) -> int:
 
 
 def operators(model: Model, length: int) -> int:
-    """How many operators of torch one request runs. An operator that another one calls is not counted."""
+    """How many operators of torch one request runs. An operator that another one calls is not counted.
+
+    Without Kineto, whose traces may end a process when they are collected after others (torch 2.13).
+    """
     inputs = [
         torch.zeros([1, *(length if size < 0 else size for size in spec.shape)]) for spec in model.inputs
     ]
-    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.no_grad(), torch.autograd.profiler.profile(use_kineto=False) as profile:
         model.module(*inputs)
-    events = [event for event in profile.events() or () if event.name.startswith("aten::")]
+    events = [event for event in profile.function_events or () if event.name.startswith("aten::")]
     inside = {id(child) for event in events for child in event.cpu_children}
     return sum(id(event) not in inside for event in events)
 
