@@ -21,7 +21,9 @@ def ms(value: float) -> str:
 
 def in_figures(value: float) -> str:
     """A round number, as at the tick of an axis: `0.5`, `20,000`. It has never an exponent."""
-    return f"{value:,.10g}"
+    whole, _, part = f"{value:,.10f}".partition(".")
+    part = part.rstrip("0")
+    return f"{whole}.{part}" if part else whole
 
 
 def four_digits(value: float) -> str:

@@ -51,9 +51,12 @@ def test_ratios_durations_and_ticks_are_round() -> None:
     assert [label for _, label in minute_ticks(600)][:2] == ["0 h", "2 h"]
 
 
-def test_large_numbers_have_no_exponent() -> None:
+def test_numbers_have_no_exponent_however_large_or_small() -> None:
     assert [in_figures(value) for value in (0.1 + 0.2, 20_000.0, 2e6)] == ["0.3", "20,000", "2,000,000"]
     assert [four_digits(value) for value in (60.126, 19.9, 12_345.6)] == ["60.13", "19.9", "12,350"]
+    assert [in_figures(value) for value in (0.0, 1.5e-5, 2e10)] == ["0", "0.000015", "20,000,000,000"]
+    assert [four_digits(value) for value in (1.2345e-5, 1.2345e12)] == ["0.00001234", "1,234,000,000,000"]
+    assert four_digits(math.nan) == "nan"
 
 
 def test_a_short_range_has_ticks_too() -> None:
