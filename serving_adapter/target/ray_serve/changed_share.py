@@ -22,7 +22,8 @@ class ChangedShare:
     def until(self, deployed: Deployed, nodes_alive: Callable[[], Collection[str]]) -> float:
         """The sum, with what has changed since it was last asked for. A change of knobs is none.
 
-        `nodes_alive()` is asked where replicas are gone; empty: nobody tells.
+        `nodes_alive()` is asked where replicas are gone; empty: nobody tells. Nor is a replica counted whose
+        node nobody told.
         """
         knobs, nodes = deployed.values(), deployed.replicas()
         if knobs == self._knobs:
@@ -36,7 +37,8 @@ class ChangedShare:
     def _taken(self, nodes: Mapping[str, str], nodes_alive: Callable[[], Collection[str]]) -> int:
         gone = self._nodes.keys() - nodes.keys()
         alive = nodes_alive() if gone else ()
-        taken = sum(self._nodes[replica] not in alive for replica in gone) if alive else 0
+        told = [node for replica in gone if (node := self._nodes[replica])]
+        taken = sum(node not in alive for node in told) if alive else 0
         self._missing += taken
         return taken
 

@@ -174,9 +174,9 @@ class Deployed:
         return ingress == self.deployment if ingress else len(self.app.get("deployments", {})) == 1
 
     def replicas(self) -> dict[str, str]:
-        """The ids of the processes that run the deployment, and of their nodes."""
+        """The ids of the processes that run the deployment, and of their nodes (empty: not told)."""
         return {
-            str(replica["worker_id"]): str(replica.get("node_id", ""))
+            str(replica["worker_id"]): str(replica.get("node_id") or "")
             for replica in self.state.get("replicas", [])
             if replica.get("state") == RUNNING and replica.get("worker_id")
         }

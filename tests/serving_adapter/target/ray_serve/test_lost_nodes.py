@@ -117,6 +117,16 @@ def test_a_replica_that_ends_by_itself_is_none(dashboard):
     assert share_after(changed, dashboard) == 0.0
 
 
+@pytest.mark.parametrize("node", [None, ""])
+def test_a_replica_whose_node_is_not_told_is_none(dashboard, node):
+    changed = ChangedShare()
+    for replica in dashboard.told["applications"]["numbers"]["deployments"]["Doubled"]["replicas"]:
+        replica["node_id"] = node
+    share_after(changed, dashboard)
+    dashboard.lose_replica(back_after=0)
+    assert share_after(changed, dashboard) == 0.0
+
+
 def test_replicas_that_a_change_ends_are_none(dashboard, target):
     changed = ChangedShare()
     share_after(changed, dashboard)
