@@ -49,8 +49,9 @@ def shortened(offsets_s: np.ndarray, duration_s: float, most: int) -> tuple[np.n
     """Offsets and duration of a stretch of at most so many requests that is like this one.
 
     Of each slice of time the same share is kept, from its first request on. So requests come at the same
-    rates for a shorter time, and as unevenly. A queue that grows throughout a burst which is longer than such
-    a part grows for that share of the time alone.
+    rates for a shorter time, and as unevenly. Where many come at one moment, whole slices are left out. A
+    queue that grows throughout a burst which is longer than such a part grows for that share of the time
+    alone.
     """
     count = len(offsets_s)
     if count <= most:
@@ -59,5 +60,19 @@ def shortened(offsets_s: np.ndarray, duration_s: float, most: int) -> tuple[np.n
     slices = np.minimum((offsets_s / slice_s).astype(np.int64), SLICES - 1)
     firsts_s = offsets_s[np.searchsorted(slices, slices)]
     since_s = offsets_s - firsts_s
-    kept_s = (share * slice_s * slices + since_s)[since_s < share * slice_s]
-    return kept_s[:most], share * duration_s
+    inside = since_s < share * slice_s
+    kept_s = (share * slice_s * slices + since_s)[inside]
+    taken = _spread(np.bincount(slices[inside], minlength=SLICES), most)
+    return kept_s[taken[slices[inside]]][:most], share * duration_s
+
+
+def _spread(requests: np.ndarray, most: int) -> np.ndarray:
+    """(SLICES,) bool: slices, spread evenly, with less than a slice beyond so many requests in all."""
+    if requests.sum() < most + requests.max():
+        return np.ones(SLICES, bool)
+    due = (np.cumsum(requests) - requests) * (most / requests.sum())
+    taken, so_far = np.zeros(SLICES, bool), 0
+    for k in range(SLICES):
+        taken[k] = so_far <= due[k]
+        so_far += int(requests[k]) * int(taken[k])
+    return taken

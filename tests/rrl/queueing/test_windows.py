@@ -57,3 +57,12 @@ def test_what_comes_at_once_still_does() -> None:
     kept_s, _ = shortened(np.repeat([2.0, 999.0], [20_000, 30_000]), DURATION_S, MOST)
     assert len(kept_s) == MOST
     assert len(np.unique(kept_s)) == 1
+
+
+def test_what_comes_at_regular_moments_comes_as_far_apart_and_until_the_end() -> None:
+    """As many at each moment, too: less at once would make a shorter queue."""
+    kept_s, duration_s = shortened(np.repeat(np.arange(0.0, DURATION_S, 20.0), 1000), DURATION_S, MOST)
+    moments_s, requests = np.unique(kept_s, return_counts=True)
+    assert (len(kept_s), duration_s) == (MOST, DURATION_S / 5)
+    assert set(requests) == {1000}
+    np.testing.assert_allclose(np.diff(moments_s), 20.0, rtol=0.3)
