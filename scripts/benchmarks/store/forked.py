@@ -1,7 +1,7 @@
 """Work in forked children that answer in JSON; the parent must have started no threads.
 
 A child gives up the free memory that its parent's heap has. What it allocated there would be copied page by
-page at the first touch, as the parent has it too: up to 10 us a page, which no process of its own pays.
+page at the first touch, as the parent has it too. That is up to 10 us a page, which only a fork pays.
 """
 
 from __future__ import annotations
