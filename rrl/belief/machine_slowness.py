@@ -41,7 +41,7 @@ class MachineSlowness:
         )
 
     @property
-    def slowness_told(self) -> dict[int, float]:
+    def log_slowness_told(self) -> dict[int, float]:
         """ln, in the intervals that were learned from last, by their time."""
         return {time: sum(self._effects[time]) for time in self._shocks}
 

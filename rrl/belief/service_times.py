@@ -126,7 +126,7 @@ class ServiceTimeModel:
     @property
     def log_slowness_told(self) -> dict[int, float]:
         """ln of how slow the machine was in the intervals whose rows are remembered, by their number."""
-        return self._machine.slowness_told
+        return self._machine.log_slowness_told
 
     @property
     def log_beside(self) -> float:

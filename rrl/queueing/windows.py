@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-SLICES = 64  # of a stretch that is made shorter, of each of which a part is kept
+SHORTENED_SLICES = 64  # of a stretch that is made shorter, of each of which a part is kept
 
 
 class Windows(NamedTuple):
@@ -56,23 +56,23 @@ def shortened(offsets_s: np.ndarray, duration_s: float, most: int) -> tuple[np.n
     count = len(offsets_s)
     if count <= most:
         return offsets_s, duration_s
-    share, slice_s = most / count, duration_s / SLICES
-    slices = np.minimum((offsets_s / slice_s).astype(np.int64), SLICES - 1)
+    share, slice_s = most / count, duration_s / SHORTENED_SLICES
+    slices = np.minimum((offsets_s / slice_s).astype(np.int64), SHORTENED_SLICES - 1)
     firsts_s = offsets_s[np.searchsorted(slices, slices)]
     since_s = offsets_s - firsts_s
     inside = since_s < share * slice_s
     kept_s = (share * slice_s * slices + since_s)[inside]
-    taken = _spread(np.bincount(slices[inside], minlength=SLICES), most)
+    taken = _slices_taken(np.bincount(slices[inside], minlength=SHORTENED_SLICES), most)
     return kept_s[taken[slices[inside]]][:most], share * duration_s
 
 
-def _spread(requests: np.ndarray, most: int) -> np.ndarray:
-    """(SLICES,) bool: slices, spread evenly, with less than a slice beyond so many requests in all."""
+def _slices_taken(requests: np.ndarray, most: int) -> np.ndarray:
+    """(slices,) bool: which, spread evenly, with less than a slice beyond so many requests in all."""
     if requests.sum() < most + requests.max():
-        return np.ones(SLICES, bool)
+        return np.ones(SHORTENED_SLICES, bool)
     due = (np.cumsum(requests) - requests) * (most / requests.sum())
-    taken, so_far = np.zeros(SLICES, bool), 0
-    for k in range(SLICES):
+    taken, so_far = np.zeros(SHORTENED_SLICES, bool), 0
+    for k in range(SHORTENED_SLICES):
         taken[k] = so_far <= due[k]
         so_far += int(requests[k]) * int(taken[k])
     return taken

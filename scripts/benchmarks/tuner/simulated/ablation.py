@@ -19,13 +19,12 @@ errors over machines. A star marks what lies beyond them. Seeds from 1000 on are
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import geometric_mean, mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +35,7 @@ from baselines.comparison.summary import WARM_UP, are_soon, figures, ratio_of_su
 from baselines.comparison.workers import Workers
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
+from scripts.benchmarks.tuner.simulated.paired import geometric_mean_of
 from scripts.benchmarks.tuner.simulated.rows import (
     SimulatedRow,
     SimulatedRun,
@@ -98,9 +98,8 @@ class Ablated(NamedTuple):
 
     def over(self, usual: Ablated) -> tuple[float, float]:
         """Whole runs over those of the agent as it is: geometric mean, and two standard errors of its ln."""
-        logs = [math.log(ours / its) for ours, its in zip(self.whole_run, usual.whole_run, strict=True)]
-        error = 2 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-        return math.exp(mean(logs)), error
+        pairs = zip(self.whole_run, usual.whole_run, strict=True)
+        return geometric_mean_of([math.log(ours / its) for ours, its in pairs])
 
 
 def run() -> dict[str, Any]:
@@ -119,7 +118,6 @@ def run() -> dict[str, Any]:
     for line in table(rows, found):
         print(line)
     usual = found[AS_IT_IS]
-    logs = [math.log(ratio) for each in usual for ratio in each.whole_run]
     cheaper = [
         f"{change} ({row})"
         for change in options.changes
@@ -127,7 +125,7 @@ def run() -> dict[str, Any]:
         if is_beyond(*ours.over(its)) and ours.over(its)[0] < 1
     ]
     return {
-        "value": round(math.exp(mean(logs)), 4),
+        "value": round(geometric_mean(ratio for each in usual for ratio in each.whole_run), 4),
         "unit": "expected latency of the agent as it is over the oracle's, geometric mean of all runs",
         "reach": "no change is cheaper beyond two standard errors in any row",
         "holds": not cheaper,
@@ -144,7 +142,7 @@ def table(rows: Sequence[SimulatedRow], found: dict[str, list[Ablated]]) -> list
     ]
     for change, each in found.items():
         if each is usual:
-            cells = [f"{math.exp(mean(map(math.log, row.whole_run))):.3f}" for row in each]
+            cells = [f"{geometric_mean(row.whole_run):.3f}" for row in each]
         else:
             cells = [told(*ours.over(its)) for ours, its in zip(each, usual, strict=True)]
         machines = sum(len(row.whole_run) for row in each)
@@ -165,6 +163,5 @@ def is_beyond(ratio: float, error: float) -> bool:
 
 def _job(run: SimulatedRun, change: str, options: Options) -> RunJob:
     changed = guided_settings([] if change == AS_IT_IS else [change])
-    settings = replace(run.settings, cores=run.scenario.cores) if options.tell_cores else run.settings
-    path = run.load.folder / f"{run.row.workload}-{change}-{os.getpid()}.npy"
-    return RunJob(path, DEFAULT, partial(AGENTS[DEFAULT], settings=changed), 0, run.load, run.space, settings)
+    factory = partial(AGENTS[DEFAULT], settings=changed)
+    return run.job(DEFAULT, factory, options.tell_cores, label=change)

@@ -32,7 +32,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from statistics import geometric_mean, mean, stdev
+from statistics import geometric_mean, mean
 from typing import Any, NamedTuple
 
 from baselines import make_agent
@@ -55,6 +55,7 @@ from scripts.benchmarks.tuner.simulated.failing_servers import (
     FailingServer,
     Kind,
 )
+from scripts.benchmarks.tuner.simulated.paired import geometric_mean_of
 from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 from scripts.serving.served_agents import DEFAULT
 from serving_adapter.flags.parsing import parse
@@ -196,7 +197,7 @@ def line_of(
     """A row of the table, of so many runs on each server; `usual` are the same runs with all rules."""
     of_runs = [math.log(a.felt / b.felt) for a, b in zip(runs, usual, strict=True)]
     logs = [mean(of_runs[k : k + repeats]) for k in range(0, len(of_runs), repeats)]  # by server
-    error = 2 * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+    ratio, error = geometric_mean_of(logs)
     means = [mean(values) for values in zip(*(each[:4] for each in runs), strict=True)]
     failed, tries, lost, refused = means
     return (
@@ -204,7 +205,7 @@ def line_of(
         f" {sum(each.keeps for each in runs):>4}/{len(runs):<3}"
         f" {geometric_mean(each.kept for each in runs):6.3f}"
         f" {geometric_mean(each.felt for each in runs):7.3f}"
-        f"  {math.exp(mean(logs)):.3f} ± {error:.3f}"
+        f"  {ratio:.3f} ± {error:.3f}"
     )
 
 

@@ -23,10 +23,9 @@ Seeds from 1000 on are for judging, once.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -253,9 +252,7 @@ def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:
     if agent == DEFAULT:
         factory = partial(AGENTS[agent], settings=guided_settings(options.settings))
     told = options.tell_cores or agent == RULE
-    settings = replace(run.settings, cores=run.scenario.cores) if told else run.settings
-    path = run.load.folder / f"{run.row.workload}-{agent}-{os.getpid()}.npy"
-    return RunJob(path, agent, factory, 0, run.load, run.space, settings)
+    return run.job(agent, factory, told, label=agent)
 
 
 def _append(

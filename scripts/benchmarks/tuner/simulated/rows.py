@@ -13,13 +13,16 @@ table of service times, as they do not depend on any agent.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from baselines import AgentFactory
 from baselines.comparison.landscapes import FOLDER, Load
 from baselines.comparison.run import RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings, default_space
@@ -67,6 +70,12 @@ class SimulatedRun(NamedTuple):
     space: ConfigurationSpace
     load: Load
 
+    def job(self, agent: str, factory: AgentFactory, cores_told: bool, label: str) -> RunJob:
+        """A run of this agent. The label tells it from others on this machine."""
+        settings = replace(self.settings, cores=self.scenario.cores) if cores_told else self.settings
+        path = self.load.folder / f"{self.row.workload}-{label}-{os.getpid()}.npy"
+        return RunJob(path, agent, factory, 0, self.load, self.space, settings)
+
 
 def rows_named(prefixes: Sequence[str]) -> list[SimulatedRow]:
     """The rows whose names begin with one of these, all where none is given; ValueError if there are none."""
@@ -105,10 +114,13 @@ def lived(jobs: Sequence[RunJob], workers: Workers) -> list[np.ndarray]:
     for job in jobs:
         job.path.unlink(missing_ok=True)
     workers.run(jobs, lambda job, ratio: None)
-    found = [read_run(job.path, job.settings.decisions, job.space.names) for job in jobs]
+    found = []
     for job in jobs:
+        rows = read_run(job.path, job.settings.decisions, job.space.names)
+        assert rows is not None
+        found.append(rows)
         job.path.unlink()
-    return [rows for rows in found if rows is not None]
+    return found
 
 
 def changes_of(rows: np.ndarray, knobs: Sequence[str]) -> int:

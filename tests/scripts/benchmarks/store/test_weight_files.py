@@ -13,21 +13,22 @@ import pytest
 from scripts.benchmarks.store.weight_files import MIB, cached_share, forget, warm
 
 
+def file_below(folder: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        path = Path(own) / "weights"
+        path.write_bytes(bytes(MIB))
+        yield path
+
+
 @pytest.fixture
 def file_in_memory() -> Iterator[Path]:
     """A file of a file system that has no disk."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = Path(folder) / "weights"
-        path.write_bytes(bytes(MIB))
-        yield path
+    yield from file_below("/dev/shm")
 
 
 @pytest.fixture
 def file_on_disk() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        path = Path(folder) / "weights"
-        path.write_bytes(bytes(MIB))
-        yield path
+    yield from file_below("/var/tmp")
 
 
 def test_a_file_without_a_disk_behind_it_is_refused(file_in_memory: Path) -> None:
