@@ -64,8 +64,8 @@ class Belief(Knowledge):
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
-        entries = self._typical(numbers)
-        other = None if beside is None else self.typical_entry(beside)
+        entries = self._deciding(numbers)
+        other = None if beside is None else int(self._deciding(np.array([beside]))[0])
         return self.service_times.standard_deviations(entries, other)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
@@ -298,6 +298,12 @@ class Belief(Knowledge):
     def typical_entry(self, number: int) -> int:
         """That of the service time that matters most to a configuration, at the load expected next."""
         return int(self._typical(np.array([number]))[0])
+
+    def _deciding(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the entries of the service times by which the cost of each is decided."""
+        if self._load.waits_for_answers:
+            return self._typical(numbers)
+        return self.replay.deciding_entries(numbers, self.windows, self.sharing)
 
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)

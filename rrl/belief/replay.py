@@ -114,9 +114,21 @@ class Replay:
         busy = busy_instances(in_service, instances) if as_estimated else np.clip(in_service, 1, instances)
         wait_s = self.delay_s[numbers] + alone_s / instances
         batch = np.clip(unit_rate_per_s * wait_s, 1, self.max_batch_size[numbers])
-        nearest = np.argmin(np.abs(np.log(batch[:, None] / self._entries.batch)), axis=1)
-        positions = (axis[numbers] for axis in self._positions)
-        return self._entries.at(*positions, np.round(busy).astype(int) - 1, nearest)
+        return self._nearest(numbers, busy, batch)
+
+    def deciding_entries(self, numbers: np.ndarray, windows: Windows, sharing: bool) -> np.ndarray:
+        """(K,) the service time that most of the latency of each depends on, under these arrivals.
+
+        It is that of as many busy instances, and of as large a batch, as there are on average by latency.
+        Under bursts that is a full batch beside others, where the mean load would need few.
+        """
+        mean_ms, _, finished, busy, batch = self._simulated(
+            numbers, np.ones(len(numbers)), _typical(windows), sharing
+        )
+        weights = np.nan_to_num(finished * mean_ms)
+        weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
+        busy, batch = (np.maximum((weights * np.nan_to_num(each)).sum(axis=1), 1.0) for each in (busy, batch))
+        return self._nearest(numbers, busy, batch)
 
     def first_and_last_entries(self, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(size,), (size,) what the entries of all configurations are with one, and with most instances busy.
@@ -153,6 +165,18 @@ class Replay:
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool = False
     ) -> Latencies:
         """(K, windows) of these arrivals; of a unit, by node."""
+        mean_ms, p95_ms, finished = self._simulated(numbers, scale, windows, sharing)[:3]
+        load = self.unit_load[numbers][:, None]
+        mean_ms, p95_ms = (np.where(np.isnan(each), np.inf, each) / load for each in (mean_ms, p95_ms))
+        borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
+        offered_per_s = finished / np.maximum(np.diff(windows.edge_s), 1e-9)
+        answered_per_s = np.minimum(offered_per_s, borne_per_s[:, None] / windows.slowness)
+        return Latencies(mean_ms, p95_ms, finished, answered_per_s)
+
+    def _simulated(
+        self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool
+    ) -> np.ndarray:
+        """(5, K, windows) as `replayed_ms` tells; of a unit, in its own time."""
         load = self.unit_load[numbers]
         candidates = Candidates(
             self.instances[numbers],
@@ -162,12 +186,13 @@ class Replay:
             load * np.asarray(scale, dtype=float),
         )
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
-        found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
-        mean_ms, p95_ms = np.where(np.isnan(found[:2]), np.inf, found[:2]) / load[:, None]
-        borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
-        offered_per_s = found[2] / np.maximum(np.diff(windows.edge_s), 1e-9)
-        answered_per_s = np.minimum(offered_per_s, borne_per_s[:, None] / windows.slowness)
-        return Latencies(mean_ms, p95_ms, found[2], answered_per_s)
+        return np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
+
+    def _nearest(self, numbers: np.ndarray, busy: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """(K,) the entries of each with about so many busy instances and so large a batch."""
+        nearest = np.argmin(np.abs(np.log(batch[:, None] / self._entries.batch)), axis=1)
+        positions = (axis[numbers] for axis in self._positions)
+        return self._entries.at(*positions, np.round(busy).astype(int) - 1, nearest)
 
     def in_closed_loop(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, clients: int, think_s: float

@@ -480,6 +480,20 @@ def service_times(
     return rows
 
 
+@_compiled
+def _by_latency(latency_s: np.ndarray, batches: np.ndarray) -> tuple[float, float]:
+    """Busy instances and the size of a request's batch, on average by its latency; batches in that order."""
+    first, total_s, busy, size = 0, 0.0, 0.0, 0.0
+    for k in range(batches.shape[1]):
+        last = first + int(batches[B_SIZE, k])
+        sum_s = latency_s[first:last].sum()
+        total_s += sum_s
+        busy += sum_s * batches[B_BUSY, k]
+        size += sum_s * batches[B_SIZE, k]
+        first = last
+    return busy / total_s, size / total_s
+
+
 # One configuration, or several, in many intervals
 
 
@@ -540,9 +554,10 @@ def replayed_ms(
     windows: Windows,
     sharing: bool,
 ) -> np.ndarray:
-    """(K, windows, 3): mean and p95 latency of what finishes in each window, and how many did.
+    """(K, windows, 5): mean and p95 latency of what finishes in each window, how many did, and in what.
 
-    NaN, NaN, 0 where nothing does.
+    The last two are busy instances and the size of a request's batch, on average by its latency. All are NaN
+    where nothing finishes, but for how many.
     """
     arrival_s, bounds, edge_s, slowness, together = windows
     instances, full_size, delay_s, table, scale = candidates
@@ -555,7 +570,7 @@ def replayed_ms(
         np.empty((4, room)),
     )
     none = np.empty(0)
-    result = np.full((len(instances), len(bounds) - 1, 3), np.nan)
+    result = np.full((len(instances), len(bounds) - 1, 5), np.nan)
     for k in range(len(instances)):
         rules = Rules(sharing, False, delay_s[k], 1.0, instances[k], full_size[k])
         times_s = scale[k] * service_time_s[table[k], : instances[k], : full_size[k]]
@@ -573,6 +588,7 @@ def replayed_ms(
                 latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
                 result[k, w, 0] = 1e3 * np.mean(latency_s)
                 result[k, w, 1] = 1e3 * _p95(latency_s)
+                result[k, w, 3], result[k, w, 4] = _by_latency(latency_s, batches[:, : finished.batches])
     return result
 
 

@@ -89,6 +89,17 @@ def test_a_burst_is_not_the_configurations_fault(bursty: Lived) -> None:
     assert abs(bursty.belief.service_times.log_slowness) < 0.05
 
 
+def test_how_sure_a_cost_is_under_bursts_is_told_by_full_batches() -> None:
+    """Few requests come in the mean, so that batches of one would do. They wait in bursts."""
+    few = np.array([BEST])
+    arrivals = Poisson(RATE_PER_S), Bursts(RATE_PER_S, burst_ratio=50.0, mean_burst_s=0.5, mean_calm_s=4.0)
+    calm, bursts = (lived([BEST] * 8, each).belief for each in arrivals)
+    points = bursts.service_times.table.points
+    assert points[calm._deciding(few)[0], 4] == points[bursts._typical(few)[0], 4] == 1
+    assert points[bursts._deciding(few)[0], 4] >= 6
+    assert bursts.standard_deviations(few)[0] < 0.02
+
+
 def without_arrivals(measurement: Measurement, dispersion: float) -> Measurement:
     """As a target tells it that knows no more of its arrivals than this dispersion."""
     return replace(measurement, arrival_summary=NOT_TOLD, dispersion=dispersion)

@@ -53,6 +53,13 @@ def test_a_server_is_slow_in_the_spells_of_its_neighbour_and_in_no_others() -> N
     assert longer[slow].max() == pytest.approx(1.5)
 
 
+def test_bursts_do_not_make_it_go_between_near_ties_for_ever() -> None:
+    """Two configurations cost about the same here."""
+    run = episode(SimulatedTraffic("on-off", False, 0.4), "guided", 16, (), 1520)
+    assert run.left <= 1.1
+    assert run.changes <= 5
+
+
 def test_the_schedule_is_that_of_the_seed_and_long_enough() -> None:
     spells = spells_of(5, 300.0)
     assert spells == spells_of(5, 300.0) != spells_of(6, 300.0)
