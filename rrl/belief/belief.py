@@ -64,9 +64,10 @@ class Belief(Knowledge):
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
-        entries = self._deciding(numbers)
-        other = None if beside is None else int(self._deciding(np.array([beside]))[0])
-        return self.service_times.standard_deviations(entries, other)
+        if beside is None:
+            return self.service_times.standard_deviations(self._deciding(numbers))
+        entries = self._deciding(np.append(numbers, beside))
+        return self.service_times.standard_deviations(entries[:-1], int(entries[-1]))
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected, roughly, raised by failures. The cost is in ms, but where threads count."""
