@@ -63,7 +63,7 @@ class Belief(Knowledge):
     """What follows for every configuration from what is known of one server."""
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
-        """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
+        """(K,) of ln of the service time that decides each cost, or of its ratio to that of `beside`."""
         if beside is None:
             return self.service_times.standard_deviations(self._deciding(numbers))
         entries = self._deciding(np.append(numbers, beside))
@@ -297,7 +297,7 @@ class Belief(Knowledge):
         return np.exp(self.model_error.log_ratio[numbers])[:, None]
 
     def typical_entry(self, number: int) -> int:
-        """That of the service time that matters most to a configuration, at the load expected next."""
+        """That of the service time that a configuration needs most, at the mean load expected next."""
         return int(self._typical(np.array([number]))[0])
 
     def _deciding(self, numbers: np.ndarray) -> np.ndarray:

@@ -102,7 +102,7 @@ class Replay:
     def typical_entries(
         self, numbers: np.ndarray, rate_per_s: float, as_estimated: bool = False
     ) -> np.ndarray:
-        """(K,) the service time that matters most to each: with as many busy as the load needs.
+        """(K,) the service time that each needs most at the mean load: with as many busy as that needs.
 
         `as_estimated`: with as many as `telemetry` estimates on average where a target does not tell, as
         about that entry most is learned.
