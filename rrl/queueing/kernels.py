@@ -482,7 +482,7 @@ def service_times(
 
 @_compiled
 def _by_latency(latency_s: np.ndarray, batches: np.ndarray) -> tuple[float, float]:
-    """Busy instances and the size of a request's batch, on average by its latency; batches in that order."""
+    """Busy instances and the size of a request's batch, on average by latency; both lie batch by batch."""
     first, total_s, busy, size = 0, 0.0, 0.0, 0.0
     for k in range(batches.shape[1]):
         last = first + int(batches[B_SIZE, k])
