@@ -123,7 +123,7 @@ class Replay:
         Under bursts that is a full batch beside others, where the mean load would need few.
         """
         mean_ms, _, finished, busy, batch = self._simulated(
-            numbers, np.ones(len(numbers)), _typical(windows), sharing
+            numbers, np.ones(len(numbers)), _typical(windows), sharing, by_latency=True
         )
         weights = np.nan_to_num(finished * mean_ms)
         weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
@@ -174,7 +174,12 @@ class Replay:
         return Latencies(mean_ms, p95_ms, finished, answered_per_s)
 
     def _simulated(
-        self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool
+        self,
+        numbers: np.ndarray,
+        scale: np.ndarray,
+        windows: Windows,
+        sharing: bool,
+        by_latency: bool = False,
     ) -> np.ndarray:
         """(5, K, windows) as `replayed_ms` tells; of a unit, in its own time."""
         load = self.unit_load[numbers]
@@ -186,7 +191,8 @@ class Replay:
             load * np.asarray(scale, dtype=float),
         )
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
-        return np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
+        found = replayed_ms(candidates, self._times_s, factors, windows, sharing, by_latency)
+        return np.moveaxis(found, -1, 0)
 
     def _nearest(self, numbers: np.ndarray, busy: np.ndarray, batch: np.ndarray) -> np.ndarray:
         """(K,) the entries of each with about so many busy instances and so large a batch."""

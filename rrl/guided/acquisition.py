@@ -66,8 +66,7 @@ class Acquisition:
     def contenders(self, numbers: np.ndarray, in_force: int) -> Contenders:
         """The most promising among these, by what is believed now. What is in force is among them."""
         belief = self._belief
-        numbers = self._promising(numbers, in_force)
-        sd = belief.standard_deviations(numbers, beside=in_force)
+        numbers, sd = self._promising(numbers, in_force)
         error_sd = belief.model_error.standard_deviations(numbers, beside=in_force)
         own = np.flatnonzero(numbers == in_force)[0]
         sd[own] = error_sd[own] = 0.0
@@ -86,24 +85,28 @@ class Acquisition:
         """(K,) the share of the users for whom going there changes something."""
         return numbers != in_force
 
-    def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
-        """Those of the lowest cost in the mean, at best and at worst, a standard deviation away.
+    def _promising(self, numbers: np.ndarray, in_force: int) -> tuple[np.ndarray, np.ndarray]:
+        """(K,), (K,) those of the lowest cost in the mean, at best and at worst, a standard deviation away.
 
-        What is near to the one in force is known best, so it is among those that are asked for.
+        With the standard deviations. What is near to the one in force is known best, so it is among those
+        that are asked for.
         """
         belief, count = self._belief, self._settings.contenders
         order = self._cheapest_first(numbers, np.ones(len(numbers)))
         near = np.flatnonzero(np.isin(numbers, belief.space.region(in_force, NEAR_DISTANCE)))
         asked = np.union1d(order[:SCREENED], near)
         numbers = numbers[asked]
+        sd = belief.standard_deviations(numbers, beside=in_force)
         if len(numbers) > count:
-            sd = belief.standard_deviations(numbers, beside=in_force)
             lowest = np.searchsorted(asked, order[np.isin(order, asked)])
             lists = [lowest, *(self._cheapest_first(numbers, np.exp(sign * sd)) for sign in (-1, 1))]
             in_turns = np.stack(lists, axis=1).ravel()
             _, first = np.unique(in_turns, return_index=True)
-            numbers = numbers[in_turns[np.sort(first)][: count - 1]]
-        return numbers if in_force in numbers else np.append(numbers, in_force)
+            kept = in_turns[np.sort(first)][: count - 1]
+            numbers, sd = numbers[kept], sd[kept]
+        if in_force in numbers:
+            return numbers, sd
+        return np.append(numbers, in_force), np.append(sd, 0.0)
 
     def _cheapest_first(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) positions, by screening with service times so many times as long."""

@@ -99,5 +99,6 @@ class _JointAcquisition(Acquisition):
         changed = joint.parts(numbers) != joint.parts(np.array([in_force]))
         return np.asarray(changed @ self._joint_belief.shares)
 
-    def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
-        return numbers if in_force in numbers else np.append(numbers, in_force)
+    def _promising(self, numbers: np.ndarray, in_force: int) -> tuple[np.ndarray, np.ndarray]:
+        numbers = numbers if in_force in numbers else np.append(numbers, in_force)
+        return numbers, self._joint_belief.standard_deviations(numbers, beside=in_force)

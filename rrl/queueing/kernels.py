@@ -14,8 +14,8 @@ Limited processor sharing ("ps"):
 | c | `instances` | batches that may be in service at once; the others wait, first come, first served |
 | n(t) | `Counts.running` | batches in service at the moment t |
 | S[n, b] | `table_s` | service time of a batch of b requests that had n in service all the time |
-| w_k | `WORK` | work of batch k: the mean size of its requests (padded: the largest) times its variation |
-| r_k | `LEFT` | the share of batch k that is left: dr_k/dt = -1 / (S[n(t), b_k] · w_k), from 1 to 0 |
+| w_k | | work of batch k: the mean size of its requests (padded: the largest) times its variation |
+| r_k | `LEFT` | work of batch k that is left: dr_k/dt = -1 / S[n(t), b_k], from w_k to 0 |
 
 A batch slows down whenever another starts beside it, and speeds up whenever one finishes. A new configuration
 holds at once for the batches in service too: they share the processors with its number of threads.
@@ -38,7 +38,7 @@ _inlined = partial(_compiled, inline="always")
 ARRIVAL, SIZE = 0, 1  # waiting requests
 START, FINISH = 1, 2  # requests in service and finished requests, whose row 0 is ARRIVAL too
 B_START, B_FINISH, B_BUSY, B_SIZE, B_THREADS = range(5)  # batches
-LEFT, WORK = 1, 4  # batches that share the processors, in place of B_FINISH and B_THREADS
+LEFT = 1  # batches that share the processors, in place of B_FINISH
 
 NOT_ASCENDING = -1  # stands for a number of requests where arrivals do not ascend
 
@@ -263,32 +263,31 @@ def _run_fcfs(
 
 
 @_inlined
-def _whole_s(running: np.ndarray, k: int, n_running: int, table_s: np.ndarray) -> float:
-    """S[n, b_k] · w_k"""
-    return running[WORK, k] * table_s[n_running - 1, int(running[B_SIZE, k]) - 1]
-
-
-@_inlined
 def _next_finish_s(now_s: float, running: np.ndarray, n_running: int, table_s: np.ndarray) -> float:
     """When the next batch finishes if none starts before; infinite if none is in service."""
     finish_s = np.inf
     for k in range(n_running):
-        finish_s = min(finish_s, now_s + running[LEFT, k] * _whole_s(running, k, n_running, table_s))
+        size = int(running[B_SIZE, k])
+        finish_s = min(finish_s, now_s + running[LEFT, k] * table_s[n_running - 1, size - 1])
     return finish_s
 
 
 @_inlined
 def _work_off(now_s: float, event_s: float, running: np.ndarray, n_running: int, table_s: np.ndarray) -> None:
     """Takes what is done until the event from what is left of each batch; 0.0 is left of what finishes."""
+    size, time_s, done = 0, 0.0, 0.0
     for k in range(n_running):
-        whole_s = _whole_s(running, k, n_running, table_s)
-        if now_s + running[LEFT, k] * whole_s <= event_s:
+        if running[B_SIZE, k] != size:  # A division takes long, and most are as large as the one before.
+            size = int(running[B_SIZE, k])
+            time_s = table_s[n_running - 1, size - 1]
+            done = (event_s - now_s) / time_s
+        if now_s + running[LEFT, k] * time_s <= event_s:
             running[LEFT, k] = 0.0
         else:
-            running[LEFT, k] -= (event_s - now_s) / whole_s
+            running[LEFT, k] -= done
 
 
-@_compiled
+@_inlined
 def _finish_sharing(now_s: float, buffers: Buffers, n_running: int, finished: tuple[int, int]) -> Any:
     """Finishes the batches of which nothing is left; the others close up."""
     serving, running, done, batches = buffers.serving, buffers.running, buffers.done, buffers.batches
@@ -327,8 +326,8 @@ def _run_sharing(
                 break
             tail = _tail(arrival_s, head, n, full_size, now_s)
             n_serving = _enter_requests(serving, n_serving, arrival_s, head, tail, (now_s, np.nan))
-            running[WORK, n_running] = _work(size, head, tail, padded) * factors[started % len(factors)]
-            n_running = _enter_batch(running, n_running, now_s, 1.0, n_running + 1, tail - head)  # LEFT: 1
+            left = _work(size, head, tail, padded) * factors[started % len(factors)]
+            n_running = _enter_batch(running, n_running, now_s, left, n_running + 1, tail - head)
             started += 1
             head, ready_s = tail, np.inf
         finish_s = _next_finish_s(now_s, running, n_running, table_s)
@@ -402,14 +401,32 @@ def _percentile(ascending: np.ndarray, fraction: float) -> float:
     return ascending[low] + (position - low) * (ascending[high] - ascending[low])
 
 
-@_inlined
+@_compiled
+def _replace_least(heap: np.ndarray, value: float) -> None:
+    """Puts a value in place of the least of a heap, its first: number k is at most 2k + 1 and 2k + 2."""
+    k, count = 0, len(heap)
+    while True:
+        child = 2 * k + 1
+        if child + 1 < count and heap[child + 1] < heap[child]:
+            child += 1
+        if child >= count or heap[child] >= value:
+            break
+        heap[k] = heap[child]
+        k = child
+    heap[k] = value
+
+
+@_compiled
 def _p95(values: np.ndarray) -> float:
-    """np.percentile's default, of values in any order: those around it are found, and no others sorted."""
+    """np.percentile's default, of values in any order: the largest twentieth is kept in a heap."""
     position = 0.95 * (len(values) - 1)
     low = int(position)
-    parted = np.partition(values, low)
-    above = parted[low + 1 :].min() if low + 1 < len(values) else parted[low]
-    return parted[low] + (position - low) * (above - parted[low])
+    largest = np.full(len(values) - low, -np.inf)
+    for value in values:
+        if value > largest[0]:
+            _replace_least(largest, value)
+    above = largest[1:3].min() if len(largest) > 1 else largest[0]
+    return largest[0] + (position - low) * (above - largest[0])
 
 
 @_compiled
@@ -553,11 +570,12 @@ def replayed_ms(
     factors: np.ndarray,
     windows: Windows,
     sharing: bool,
+    by_latency: bool,
 ) -> np.ndarray:
     """(K, windows, 5): mean and p95 latency of what finishes in each window, how many did, and in what.
 
-    The last two are busy instances and the size of a request's batch, on average by its latency. All are NaN
-    where nothing finishes, but for how many.
+    The last two are busy instances and the size of a request's batch, on average by its latency, where that
+    is asked for. All are NaN where nothing finishes, but for how many.
     """
     arrival_s, bounds, edge_s, slowness, together = windows
     instances, full_size, delay_s, table, scale = candidates
@@ -588,7 +606,8 @@ def replayed_ms(
                 latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
                 result[k, w, 0] = 1e3 * np.mean(latency_s)
                 result[k, w, 1] = 1e3 * _p95(latency_s)
-                result[k, w, 3], result[k, w, 4] = _by_latency(latency_s, batches[:, : finished.batches])
+                if by_latency:
+                    result[k, w, 3], result[k, w, 4] = _by_latency(latency_s, batches[:, : finished.batches])
     return result
 
 
