@@ -108,7 +108,8 @@ class AgentEntry:
             return _imported(path)
         except (ImportError, AttributeError) as error:
             if isinstance(error, ModuleNotFoundError) and self.libraries:
-                raise LibraryMissing(_needed_by(path.partition(":")[2], self.libraries)) from error
+                needed = _needed_by(path.partition(":")[2], self.libraries)
+                raise LibraryMissing(f"{needed} ({error})") from error
             if self.origin == OURS:
                 raise
             raise ValueError(f"{path} of {self.origin} cannot be imported: {error}") from error
