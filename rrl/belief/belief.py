@@ -304,7 +304,7 @@ class Belief(Knowledge):
         """(K,) the entries of the service times by which the cost of each is decided."""
         if self._load.waits_for_answers:
             return self._typical(numbers)
-        return self.replay.deciding_entries(numbers, self.windows, self.sharing)
+        return self.replay.deciding_entries(numbers, self.windows)
 
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
