@@ -111,7 +111,7 @@ class HostLoader:
 
     def _admit(self, address: Address, weights: Weights, reload_s: float) -> TierEntry[Weights]:
         entry = self._host.admit(address, weights, reload_s)
-        self._huge_pages.admitted(entry.content)
+        self._huge_pages.put_together_later(entry.content)
         return entry
 
     async def _read(

@@ -187,8 +187,6 @@ class ModelStore:
         entry = tier.look_up(address)
         if entry is not None:
             found_in = tier.name
-            if tier is self.host:
-                self._huge_pages.put_together_later(entry.content)
         while entry is None:  # again only if it was evicted before this task was resumed
             found_in = await self.loads.load(account, tier, address, file)
             entry = tier.entries.get(address)

@@ -4,9 +4,8 @@ A memory file has pages of 4 KB unless `/sys/kernel/mm/transparent_hugepage/shme
 process pays for each that it touches first. The file's owner may have the kernel put the pages together, 512
 to a huge one, and needs no right for it. A reader then pays for one fault in 2 MB.
 
-It takes longer than to read the model from memory, so it follows the answer. A model for which others had to
-go may go as soon itself, so its pages are put together when it is opened again. Where the kernel cannot do
-it, everything stays as it is.
+It takes longer than to read the model from memory, so it follows the answer. Where the kernel cannot do it,
+everything stays as it is.
 """
 
 from __future__ import annotations
@@ -30,14 +29,7 @@ class HugePages:
     def __init__(self, host: HostMemory, blocking_calls: BlockingCalls) -> None:
         self._host, self._blocking_calls = host, blocking_calls
         self._turn = asyncio.Lock()
-        self._evictions = 0  # of the tier, when the last model was admitted
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def admitted(self, weights: Weights) -> None:
-        """A model has come; it is worth huge pages already where there was room for it."""
-        if self._host.evictions == self._evictions:
-            self.put_together_later(weights)
-        self._evictions = self._host.evictions
 
     def put_together_later(self, weights: Weights) -> None:
         """Each segment is tried once, whichever models lie in it."""

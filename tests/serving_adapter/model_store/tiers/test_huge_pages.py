@@ -110,26 +110,6 @@ def test_a_map_that_is_there_already_gets_huge_pages_too(make_store, repository,
     asyncio.run(session())
 
 
-def test_a_model_for_which_others_had_to_go_gets_huge_pages_once_it_is_opened_again(
-    make_store, repository, can_collapse
-):
-    for name in ("a", "b"):
-        repository.add(name, weights_of(2 * HUGE_PAGE_BYTES))
-
-    async def session():
-        async with make_store([repository.url], host_bytes=3 * HUGE_PAGE_BYTES) as store:
-            client = Account(PLENTY)
-            store.close(client, (await store.open(client, address("a"))).lease)
-            await store.settled()
-            memory, _ = await mapped_by_a_reader(store, "b")
-            assert store.host.evictions == 1
-            assert in_huge_pages(memory) == 0
-            memory, _ = await mapped_by_a_reader(store, "b")
-            assert in_huge_pages(memory) == 2 * HUGE_PAGE_BYTES
-
-    asyncio.run(session())
-
-
 def test_a_kernel_that_cannot_leaves_everything_as_it_was(make_store, repository, monkeypatch):
     monkeypatch.setattr(mapped_memory, "MADV_COLLAPSE", 9_999)  # as an older one, which knows no such advice
     weights = weights_of(2 * HUGE_PAGE_BYTES)
