@@ -66,7 +66,7 @@ def test_an_agent_without_its_library_is_refused_in_a_sentence(
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        ValueError, match=f"^the agent {agent} needs {library}: pip install {library}$"
+        ValueError, match=rf"^the agent {agent} needs {library}: pip install {library} \(.*{module}.*\)$"
     ) as told:
         make_agent(name, full_task())
     assert isinstance(told.value, ImportError)  # by which a node of a cluster knows that it lacks a package

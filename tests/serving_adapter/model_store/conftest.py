@@ -22,6 +22,7 @@ from serving_adapter.model_store.tiers.eviction import POLICIES
 from serving_adapter.model_store.tiers.gpu_memory import GpuMemory
 from serving_adapter.model_store.tiers.host_memory import HostMemory
 from serving_adapter.model_store.tiers.remote import Remote
+from tests.support.waiting import until
 
 Tensors = Mapping[str, np.ndarray]
 COSTS = SharingCosts(overhead_s=1e-5, disk_bytes_per_s=1e9)  # tensors below 10,000 bytes share a segment
@@ -58,9 +59,17 @@ def pages() -> Callable[..., dict[str, np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-def open_descriptors() -> Callable[[], int]:
-    """How many this process has open."""
+def open_descriptors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], int]:
+    """How many this process has open. Files of earlier tests, which threads close, are closed before."""
+    folder = str(tmp_path_factory.getbasetemp())
+    until(lambda: not any(path.startswith(folder) for path in _open_paths()))
     return lambda: len(os.listdir("/proc/self/fd"))
+
+
+def _open_paths() -> Iterator[str]:
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 @pytest.fixture
