@@ -121,7 +121,7 @@ class Replay:
 
         It is that of as many busy instances, and of as large a batch, as there are on average by latency.
         Under bursts that is a full batch beside others, where the mean load would need few. What processors
-        share is left out: it moves the entry by little, and asking for it takes a millisecond more.
+        share is left out: it moves the entry by little, and would have to be replayed for.
         """
         mean_ms, _, finished, busy, batch = self._simulated(
             numbers, np.ones(len(numbers)), _typical(windows), sharing=False, by_latency=True

@@ -59,17 +59,9 @@ def pages() -> Callable[..., dict[str, np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-def open_descriptors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], int]:
-    """How many this process has open. Files of earlier tests, which threads close, are closed before."""
-    folder = str(tmp_path_factory.getbasetemp())
-    until(lambda: not any(path.startswith(folder) for path in _open_paths()))
+def open_descriptors() -> Callable[[], int]:
+    """How many this process has open."""
     return lambda: len(os.listdir("/proc/self/fd"))
-
-
-def _open_paths() -> Iterator[str]:
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            yield os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 @pytest.fixture
@@ -113,9 +105,22 @@ def http_repository(repository: Repository) -> Iterator[str]:
         serving.join()
 
 
+def _open_paths() -> Iterator[str]:
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(f"/proc/self/fd/{descriptor}")
+
+
 @pytest.fixture
-def make_store(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[ModelStore]]:
-    """A store that is closed after the block; all that are made in one test use one cache folder."""
+def make_store(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., contextlib.AbstractAsyncContextManager[ModelStore]]:
+    """A store that is closed after the block; all that are made in one test use one cache folder.
+
+    Threads close the files of its clients, perhaps after the test; so the next one waits for that.
+    """
+    folder = str(tmp_path_factory.getbasetemp())
+    until(lambda: not any(path.startswith(folder) for path in _open_paths()))
 
     @contextlib.asynccontextmanager
     async def store(
